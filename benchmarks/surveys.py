@@ -22,8 +22,8 @@ from benchmarks.rounds import measure, processor_seconds
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
 from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.surveying.file_survey import read_file
 from calltape_analyzer.surveying.survey import Survey
+from calltape_analyzer.surveying.target_survey import read_file
 from calltape_schema.tar import END_MEMBER, members
 
 __all__ = ["rows"]

@@ -1,6 +1,6 @@
 """Runs the notebook of this folder, and writes it with what its cells print.
 
-``python examples/execute_notebook.py`` after a change of it. What changes from run to run (times,
+``python examples/execute_plain_data.py`` after a change of it. What changes from run to run (times,
 paths, ids) is not written, so that a second run changes nothing.
 """
 

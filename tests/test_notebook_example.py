@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "examples" / "execute_notebook.py"
+SCRIPT = ROOT / "examples" / "execute_plain_data.py"
 
 pytestmark = pytest.mark.integration
 

@@ -24,8 +24,8 @@ from calltape_analyzer import (
     replay,
     survey,
 )
-from calltape_analyzer.differences.difference import Change, TapeDifference
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.differences import Change, TapeDifference
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.progress import NotebookLine, told_by, watched
 from calltape_analyzer.redacting.private_data import PrivateData
 from calltape_analyzer.tape import Tape

@@ -114,11 +114,11 @@ FAULTS = (
     ),
     Fault(
         "analyzer-diff-of-what-is-gone",
-        f"{_ANALYZER}differences/difference.py",
+        f"{_ANALYZER}differences.py",
         'return all(change.kind == "range" for change in self)',
         'return all(change.kind == "range" for change in self.appeared)',
         "`calltape diff` ends with 0 although sizes are gone.",
-        ("analyzer/differences/test_differences.py",),
+        ("analyzer/test_differences.py",),
     ),
     Fault(
         "analyzer-redaction-keeps-a-message",

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.surveying.surveying import survey
+from calltape_analyzer.surveying.survey import survey
 from calltape_recorder import Novelty, Rate, record
 from calltape_recorder.write import segments, writer
 from tests.recorder.killed import Killed, in_daemon

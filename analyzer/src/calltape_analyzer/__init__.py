@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.comparison.comparing import Tolerances
     from calltape_analyzer.comparison.reports import Report, ReportRow
     from calltape_analyzer.comparison.verdicts import ElementDifference, LeafDifference
-    from calltape_analyzer.differences.changes import Change
-    from calltape_analyzer.differences.difference import TapeDifference, diff
+    from calltape_analyzer.differences import Change, TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
     from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
     from calltape_analyzer.editing.edits import filter_tape, merge_tapes, recover_tape
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from calltape_analyzer.explanation.explanation import (
+    from calltape_analyzer.explanation import (
         DimensionExplanation,
         Explanation,
         PartExplanation,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.exporting.options import ExportOptions
     from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.limits import Limits
-    from calltape_analyzer.listing import Recording, Recordings, recordings
     from calltape_analyzer.minimising.minimising import MinimiseReport, minimise
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
         TrafficCounters,
         Values,
     )
-    from calltape_analyzer.opening import open_tape
+    from calltape_analyzer.opening import Recording, Recordings, open_tape, recordings
     from calltape_analyzer.programs.attempts import Attempt
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
@@ -67,13 +65,12 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.strategies import Sampled, Strategy
     from calltape_analyzer.programs.variant_verdicts import VariantVerdict
     from calltape_analyzer.pytree.classes import ClassIndex
-    from calltape_analyzer.pytree.inputs import Inputs
     from calltape_analyzer.pytree.placeholder import Placeholder
     from calltape_analyzer.pytree.registration import register_flattening_functions
-    from calltape_analyzer.pytree.rendering import render
+    from calltape_analyzer.pytree.rendering import Inputs, render
     from calltape_analyzer.reading.call import Call
-    from calltape_analyzer.reading.call_ref import CallRef
-    from calltape_analyzer.reading.calls import Calls, SeenInputs
+    from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
+    from calltape_analyzer.reading.calls import Calls
     from calltape_analyzer.redacting.private_data import (
         PrivateData,
         PrivateFinding,
@@ -83,8 +80,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
-    from calltape_analyzer.surveying.survey import Survey, TargetSurvey
-    from calltape_analyzer.surveying.surveying import survey
+    from calltape_analyzer.surveying.survey import Survey, survey
+    from calltape_analyzer.surveying.target_survey import TargetSurvey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.text import printable
@@ -212,8 +209,7 @@ _NAMES = {
     "comparison.comparing": ("Tolerances",),
     "comparison.verdicts": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),
-    "differences.changes": ("Change",),
-    "differences.difference": ("TapeDifference", "diff"),
+    "differences": ("Change", "TapeDifference", "diff"),
     "editing.choice": ("Choice",),
     "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),
     "editing.rewriting": ("EditReport",),
@@ -228,7 +224,7 @@ _NAMES = {
         "UnsupportedError",
         "UsageError",
     ),
-    "explanation.explanation": (
+    "explanation": (
         "DimensionExplanation",
         "Explanation",
         "PartExplanation",
@@ -238,7 +234,6 @@ _NAMES = {
     "exporting.options": ("ExportOptions",),
     "facts": ("Fact", "Note", "Rejection"),
     "limits": ("Limits",),
-    "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimising": ("MinimiseReport", "minimise"),
     "observing.size_table": ("Column", "SizeRow"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
@@ -248,29 +243,28 @@ _NAMES = {
     "observing.groups": ("LayoutSeen",),
     "observing.tallies": ("SizeSeen", "Seen", "Span", "Tally"),
     "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),
-    "opening": ("open_tape",),
+    "opening": ("Recording", "Recordings", "open_tape", "recordings"),
     "programs.attempts": ("Attempt",),
     "programs.loading": ("load_programs",),
     "programs.program": ("Program",),
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
-    "pytree.inputs": ("Inputs",),
     "programs.reasons": ("UntriedSize",),
     "programs.strategies": ("Sampled", "Strategy"),
     "programs.variant_verdicts": ("VariantVerdict",),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),
-    "pytree.rendering": ("render",),
+    "pytree.rendering": ("Inputs", "render"),
     "reading.call": ("Call",),
-    "reading.call_ref": ("CallRef",),
-    "reading.calls": ("Calls", "SeenInputs"),
+    "reading.call_ref": ("CallRef", "SeenInputs"),
+    "reading.calls": ("Calls",),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
-    "surveying.survey": ("Survey", "TargetSurvey"),
-    "surveying.surveying": ("survey",),
+    "surveying.survey": ("Survey", "survey"),
+    "surveying.target_survey": ("TargetSurvey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
     "text": ("printable",),

@@ -28,8 +28,7 @@ from calltape_analyzer.redacting.redaction import copy_redacted, redact
 from calltape_analyzer.scripting import script
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable, some_of
-from calltape_analyzer.writing.output_file import OutputFile
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import OutputFile, TemporaryFolder
 from calltape_schema.errors import TapeError
 
 __all__ = ["MAX_BYTES", "Bundle", "bundle"]

@@ -20,12 +20,11 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.untrusted_files import read_json, read_regular, told_of
-from calltape_analyzer.reading.recorded_calls import whole_calls
+from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
-from calltape_analyzer.writing.coverage import coverage_of_numbers
-from calltape_analyzer.writing.lineage import new_manifest
+from calltape_analyzer.writing.lineage import coverage_of_numbers, new_manifest
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_schema import __version__
@@ -44,7 +43,6 @@ from calltape_schema.packing import (
 )
 from calltape_schema.records import (
     MINOR,
-    Manifest,
     Step,
     decode_call,
     decode_manifest,
@@ -112,7 +110,21 @@ def read_safetensors_folder(
         advice = "name the folder that has the .safetensors files"
         raise TapeError("not_found", "no such folder", path=str(folder), advice=advice)
     calls = _calls_in(folder)
-    manifest = _made_of_files(_manifest_in(folder) or new_manifest())
+    known = new_manifest()
+    described = folder / _MANIFEST
+    if os.path.lexists(described):
+        with told_of(described, "the manifest"):
+            known = decode_manifest(seal_envelope(pack(_read_json(described))))
+    # Its history says which form the calls came from.
+    step = Step(
+        verb="convert",
+        tool="calltape",
+        version=__version__,
+        tape=known.tape,
+        options=(("from", "safetensors"),),
+    )
+    history = (*(known.history or ())[-(MAX_STEPS - 1) :], step)
+    manifest = known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
     with NewTape(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
@@ -138,27 +150,6 @@ def _calls_in(folder: Path) -> dict[int, Path]:
             advice="name them like call_00000000.safetensors",
         )  # fmt: skip
     return found
-
-
-def _manifest_in(folder: Path) -> Manifest | None:
-    path = folder / _MANIFEST
-    if not os.path.lexists(path):
-        return None
-    with told_of(path, "the manifest"):
-        return decode_manifest(seal_envelope(pack(_read_json(path))))
-
-
-def _made_of_files(known: Manifest) -> Manifest:
-    """The same, with a history that says which form the calls came from."""
-    step = Step(
-        verb="convert",
-        tool="calltape",
-        version=__version__,
-        tape=known.tape,
-        options=(("from", "safetensors"),),
-    )
-    history = (*(known.history or ())[-(MAX_STEPS - 1) :], step)
-    return known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
 
 
 def _add(writer: NewTape, number: int, stem: Path, tape: bytes) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import sys
 import threading
@@ -30,6 +31,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.remedies import Remedy
 
 __all__ = [
+    "LEAST_BYTES",
     "REDACTION_EFFORT",
     "Exceeded",
     "Limits",
@@ -37,7 +39,9 @@ __all__ = [
     "add_worth",
     "advice_to_allow",
     "bounded",
+    "check_memory",
     "limits",
+    "memory_limit_of",
     "metered",
     "reading",
     "received_bytes",
@@ -59,6 +63,10 @@ _MEBIBYTE = 2**20
 REDACTION_EFFORT = 5
 """How many times as long as reading redaction may take: the tape is read twice and the new one
 once, and a bundle says what is on it."""
+
+LEAST_BYTES = 192 * 1024 * 1024
+"""How many bytes may be made for one call of a small tape that are not on it."""
+_TIMES_TAPE = 4
 
 _LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0
@@ -231,6 +239,33 @@ def advice_to_allow(limit: str, option: str) -> Remedy:
     return Remedy(f"open_tape(..., limits=Limits({limit}))", f"`calltape {option} ...`").after(
         "if you trust the tape, allow more: "
     )
+
+
+def memory_limit_of(tape_bytes: int) -> int:
+    """How many bytes may be made for one call of a tape of this size in bytes: a leaf of a few
+    bytes may claim 2^63 elements, because its value was not kept, or it is expanded."""
+    given = limits().nbytes
+    return max(LEAST_BYTES, _TIMES_TAPE * tape_bytes) if given is None else given
+
+
+def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]], what: str) -> None:
+    """Raises if tensors would take more memory than the limit.
+
+    Args:
+        limit: in bytes; None if there is no limit.
+        shapes: for each tensor its sizes, and the bytes of one element.
+        what: names the tensors in the message.
+
+    Raises:
+        TapeError: ``limit``.
+    """
+    wanted = sum(math.prod(shape) * width for shape, width in shapes)
+    if limit is not None and wanted > limit:
+        raise TapeError(
+            "limit",
+            f"{what} would take {wanted:,} bytes, which are not on the tape (at most {limit:,})",
+            advice=advice_to_allow(f"nbytes={wanted}", f"--max-memory {-(-wanted // 2**20)}"),
+        )
 
 
 _current: dict[int, _Budget] = {}

@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 
 from calltape_analyzer.observing.fixed_values import LEFT_OUT, is_name, is_public, public_path
@@ -21,10 +22,9 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
+from calltape_analyzer.variants.variant_findings import VariantFindings
 from calltape_schema import __version__
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Target
 
 __all__ = ["LIMIT", "Document", "tape_summary", "versions_here", "versions_of"]
 
@@ -41,19 +41,25 @@ _VERSION = re.compile(r"[\w.+\-() ]{1,100}", re.ASCII)
 _CONDITION = re.compile(r"(?P<place>.+) (?P<sign>=|>|!=) (?P<value>-?\d+)", re.DOTALL)
 _OF_CACHES = ("window open", "window full")
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxruntime")
-_TOLD = ("calltape", "python", "platform", *_LIBRARIES)
+_VERSIONED = ("calltape", "python", "platform", *_LIBRARIES)
 
 
-def tape_summary(tape: Tape, *, limit: int = LIMIT) -> str:
+def tape_summary(tape: Tape) -> str:
     """What is on a tape, as Markdown: target, calls, exceptions, the shapes of each variant, damage
     and versions.
 
     Args:
         tape: the tape, or a part of one.
-        limit: of its characters. The text says what was cut.
     """
-    document = Document("Tape", limit=limit)
-    _add_versions(document, tape)
+    document = Document("Tape")
+    here, there = versions_here(), versions_of(tape)
+    rows = [
+        (name, public_version(here.get(name, "-")), public_version(there.get(name, "-")))
+        for name in _VERSIONED
+        if name in here or name in there
+    ]
+    document.heading("Versions")
+    document.table("versions", ("", "here", "recorded with"), rows)
     raised, whole = _walk(tape)
     document.table("facts", ("", ""), list(_facts(tape, whole, sum(raised.values()))))
     if raised:
@@ -86,20 +92,17 @@ def _walk(tape: Tape) -> tuple[Counter[str], int]:
             continue  # it stands in tape.damage
         whole += 1
         if error is not None:
-            raised[told_class(error.type)] += 1
+            raised[public_class(error.type)] += 1
     return raised, whole
-
-
-def _name(target: Target) -> str:
-    if target.module is not None:
-        return told_class(target.name)
-    return f"{told_class(target.type)}.{told_name(target.method)}"
 
 
 def _facts(tape: Tape, whole: int, raised: int) -> Iterator[tuple[str, str]]:
     target = tape.target
     if target is not None:
-        yield "target", f"{_name(target)} (seen by {target.via})"
+        name = public_class(target.name)
+        if target.module is None:
+            name = f"{public_class(target.type)}.{public_name(target.method)}"
+        yield "target", f"{name} (seen by {target.via})"
     yield "arguments", ", ".join(_parameters(tape)) or "-"
     yield "calls", f"{whole:,}, {raised:,} raised" if raised else f"{whole:,}"
     coverage = tape.coverage
@@ -119,25 +122,25 @@ def _facts(tape: Tape, whole: int, raised: int) -> Iterator[tuple[str, str]]:
     yield "bytes", f"{tape.nbytes:,} in {counted(len(tape.paths), 'file')}"
     steps = tape.manifest.history or ()
     if steps:
-        yield "made by", ", ".join(told_name(step.verb) for step in steps)
+        yield "made by", ", ".join(public_name(step.verb) for step in steps)
 
 
 def _parameters(tape: Tape) -> Iterator[str]:
     for parameter in Signature.of(tape.target).parameters:
         stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind, "")
         default = "=…" if parameter.has_default else ""
-        yield f"{stars}{told_name(parameter.name)}{default}"
+        yield f"{stars}{public_name(parameter.name)}{default}"
 
 
 def _add_variant(document: Document, variant: Variant, number: int) -> None:
     document.heading(f"Variant {number}")
     found = variant.findings
     rows = [("name", variant.public_name), ("calls", f"{found.calls:,}")]
-    rows += [("where", told_condition(text)) for text in found.conditions]
+    rows += [("where", public_condition(text)) for text in found.conditions]
     document.table("facts", ("", ""), rows)
     document.table("arguments", ("argument", "dtype", "shape"), _arguments(found))
     sizes = [
-        (told_name(s.name), f"{s.min}..{s.max}", f"{s.distinct}")
+        (public_name(s.name), f"{s.min}..{s.max}", f"{s.distinct}")
         for s in found.symbols
         if any("[" in name for name in s.dimensions)
     ]
@@ -145,22 +148,22 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
 
 
 def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
-    places = ((told_place(f"{t.argument}{t.path}"), (t.dtype, _shape(t))) for t in found.tensors)
+    places: list[tuple[str, tuple[str, str]]] = []
+    for one in found.tensors:
+        sizes = (public_name(d.symbol) if d.symbol else str(d.min) for d in one.dimensions)
+        shape = f"[{', '.join(sizes)}]"
+        places.append((public_place(f"{one.argument}{one.path}"), (one.dtype, shape)))
     for name, look in alike(places):
         yield name, *look
     for given in found.ints:
-        yield told_place(given.name), "int", "dynamic" if given.dynamic else "constant"
+        yield public_place(given.name), "int", "dynamic" if given.dynamic else "constant"
     for place, constant in found.constants.items():
-        yield told_place(place), type(constant).__name__, "constant"
+        yield public_place(place), type(constant).__name__, "constant"
     for place, kind in found.varying.items():
-        yield told_place(place), kind, "varies"
+        yield public_place(place), kind, "varies"
 
 
-def _shape(tensor: TensorFinding) -> str:
-    sizes = (told_name(d.symbol) if d.symbol else str(d.min) for d in tensor.dimensions)
-    return f"[{', '.join(sizes)}]"
-
-
+@functools.cache  # folders and files are read
 def versions_here() -> dict[str, str]:
     """Of calltape, Python, the platform, and the libraries that are installed. Nothing is
     imported."""
@@ -171,40 +174,18 @@ def versions_here() -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
     }
     for name in _LIBRARIES:
-        installed = _version(name)
-        if installed is not None:
-            found[name] = installed
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found
-
-
-@functools.cache
-def _version(name: str) -> str | None:
-    """That of a library; None if it is not installed. To find it, folders and files are read."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def versions_of(tape: Tape) -> dict[str, str]:
     """Those that the tape was recorded with, as far as they are told of any tape."""
     recorded = tape.manifest.producer.model_dump(exclude_none=True)
-    return {name: str(recorded[name]) for name in _TOLD if recorded.get(name)}
+    return {name: str(recorded[name]) for name in _VERSIONED if recorded.get(name)}
 
 
-def _add_versions(document: Document, tape: Tape) -> None:
-    """A table of both."""
-    here, there = versions_here(), versions_of(tape)
-    rows = [
-        (name, told_version(here.get(name, "-")), told_version(there.get(name, "-")))
-        for name in _TOLD
-        if name in here or name in there
-    ]
-    document.heading("Versions")
-    document.table("versions", ("", "here", "recorded with"), rows)
-
-
-def told_place(text: str) -> str:
+def public_place(text: str) -> str:
     """The path of an argument, with its axes: ``x.layers.*.keys[2]``. If a key in it does not look
     like a name, the path ends at its argument."""
     path, bracket, axes = text.partition("[")
@@ -218,7 +199,7 @@ def told_place(text: str) -> str:
     return f"{path}{bracket}{axes}{more}"
 
 
-def told_condition(text: str) -> str:
+def public_condition(text: str) -> str:
     """What the calls of a variant have in common: sizes are told, values of ints are not."""
     if text in _OF_CACHES:
         return text
@@ -226,20 +207,22 @@ def told_condition(text: str) -> str:
     if found is None:
         return LEFT_OUT
     is_size = found["place"].endswith("]")
-    return f"{told_place(found['place'])} {found['sign']} {found['value'] if is_size else LEFT_OUT}"
+    return (
+        f"{public_place(found['place'])} {found['sign']} {found['value'] if is_size else LEFT_OUT}"
+    )
 
 
-def told_name(text: str) -> str:
+def public_name(text: str) -> str:
     """The name of a symbol, parameter or method; that of a symbol may be made of keys."""
     return text if is_name(text) else LEFT_OUT
 
 
-def told_class(text: str) -> str:
+def public_class(text: str) -> str:
     """``module:Class``."""
     return text if _CLASS.fullmatch(text) and len(text) <= _MAX_CLASS else LEFT_OUT
 
 
-def told_version(text: str) -> str:
+def public_version(text: str) -> str:
     """The version of a library, or the platform."""
     return text if _VERSION.fullmatch(text) else LEFT_OUT
 
@@ -309,7 +292,7 @@ def span(text: str, most: int = _MAX_CELL) -> str:
         shown = f"{shown[:most]}… and {counted(len(shown) - most, 'more character')}"
     if not shown.strip():
         return "-"
-    fence = "`" * (_longest_run(shown) + 1)
+    fence = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
     space = " " if shown[0] in "` " or shown[-1] in "` " else ""
     return f"{fence}{space}{shown}{space}{fence}"
 
@@ -320,7 +303,3 @@ def cell(text: str) -> str:
     if not text or text == "-":
         return "-"
     return span(text.replace("|", "\\x7c"))
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)

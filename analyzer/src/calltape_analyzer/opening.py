@@ -6,34 +6,38 @@ of tapes would take minutes in which nothing happens.
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 
-from calltape_analyzer.errors import UsageError
-from calltape_analyzer.limits import Limits, add_worth, bounded
-from calltape_analyzer.pytree.classes import Classes, ClassIndex
-from calltape_analyzer.reading.damage import (
+from calltape_analyzer.errors import (
     Damage,
     DescriptorError,
     RemoteError,
     RepeatedCallsError,
+    UsageError,
 )
+from calltape_analyzer.limits import Limits, add_worth, bounded
+from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
+from calltape_analyzer.pytree.classes import Classes, ClassIndex
+from calltape_analyzer.reading.duplicates import without_other_ranks, without_repeats
 from calltape_analyzer.reading.files import Paths, files_of
-from calltape_analyzer.reading.ranks import without_other_ranks
-from calltape_analyzer.reading.repeated_calls import without_repeats
+from calltape_analyzer.reading.recordings import goes_on
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.selection import chosen_target, common_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call, may_be_begun
-from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
 from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Source
 
-__all__ = ["open_tape", "opened_recordings"]
+__all__ = ["Recording", "Recordings", "list_recordings", "open_tape", "recordings"]
 
 _AT_A_TIME = 16
 _WAITS = (0.001, 0.01, 0.05)  # seconds, for a recorder to write the first bytes of a file
@@ -231,7 +235,15 @@ class _Files:
         ]
         remote = sum(is_url(segment.location) for segment in waiting)
         unsound = {id(segment): segment for segment in waiting}
-        for segment in self._read(_read_all if every else _scanned, waiting, remote):
+
+        def scanned(segment: Segment) -> Segment:
+            if every:
+                segment.drop_unsound()
+            else:
+                segment.scan()
+            return segment
+
+        for segment in self._read(scanned, waiting, remote):
             del unsound[id(segment)]
         for segment in unsound.values():
             segment.close()
@@ -285,16 +297,6 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _scanned(segment: Segment) -> Segment:
-    segment.scan()
-    return segment
-
-
-def _read_all(segment: Segment) -> Segment:
-    segment.drop_unsound()
-    return segment
-
-
 def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
     """The files, without surveys of which a recording is in another file too: its calls would
     count twice."""
@@ -326,7 +328,9 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
         target = segment.manifest.target
         model = None if target is None else target.name
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
-    found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
+    # Calls that were under way come last.
+    ordered = (sorted(p, key=lambda one: (one.is_ahead, one.part)) for p in recordings.values())
+    found = [without_repeats(parts, damage) for parts in ordered]
     found = sorted((parts for parts in found if parts), key=_began)
     for parts in found:
         for part in parts:
@@ -339,6 +343,125 @@ def _began(parts: Sequence[Segment]) -> int:
     return min(part.manifest.created_ns for part in parts)
 
 
-def _rank(segment: Segment) -> tuple[bool, int]:
-    """Calls that were under way come last."""
-    return segment.is_ahead, segment.part
+class Recording(PlainData):
+    """What one recorder wrote.
+
+    Attributes:
+        tape: the id that its files share, in hexadecimal digits.
+        target: class and method, such as ``app:Llama.forward``, as ``open_tape(path, target=...)``
+            takes it. ``unknown`` if the tape does not say.
+        host: that recorded it, or the directory of its first file if the tape does not say.
+        host_named: whether the tape says it.
+        paths: its files, in the order of its calls, without copies.
+        unsealed: those of them that no recorder closed.
+        continues: whether it goes on after the last of its files, although that is sealed.
+        calls: how many are on the tape.
+        bytes: size of the files.
+        first_ns: when the first call began, Unix time in nanoseconds; None without calls.
+        last_ns: when the last call ended. Of a file that is not sealed, that is its last call by
+            number.
+        damage: how many places of its files are damaged, as far as was looked.
+    """
+
+    tape: str
+    target: Text
+    host: Text
+    host_named: bool
+    paths: Texts
+    unsealed: Texts
+    continues: bool
+    calls: int
+    bytes: int
+    first_ns: int | None
+    last_ns: int | None
+    damage: int
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it ends as a closed recorder leaves it."""
+        return not self.unsealed and not self.continues
+
+
+class Recordings(PlainData):
+    """Everything that was recorded below a path.
+
+    Attributes:
+        recordings: the one that began first comes first.
+        damage: what is wrong, in words; also files that cannot be read, and copies.
+    """
+
+    recordings: tuple[Recording, ...]
+    damage: Texts
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What was recorded, sorted."""
+        return tuple(sorted({one.target for one in self.recordings}))
+
+    def __len__(self) -> int:
+        return len(self.recordings)
+
+    def _sketch(self) -> Sketch:
+        rows = [
+            (one.tape[:8], one.target, one.host, len(one.paths), one.calls, one.bytes,
+             "yes" if one.sealed else "no")
+            for one in self.recordings
+        ]  # fmt: skip
+        head = ("recording", "target", "host", "files", "calls", "bytes", "sealed")
+        note = f"corruption: {counted(len(self.damage), 'place')}" if self.damage else None
+        return Sketch("Recordings", head=head, rows=rows, note=note)
+
+    def __getitem__(self, index: SupportsIndex) -> Recording:
+        return self.recordings[index]
+
+
+@bounded()
+def recordings(path: Paths, *, scan: bool = False) -> Recordings:
+    """Lists what was recorded, of whichever models. Of a sealed file its two ends are read, and no
+    tensor of any.
+
+    Args:
+        path: as for :func:`open_tape`.
+        scan: reads every record of the sealed files too.
+
+    Raises:
+        TapeError: as :func:`open_tape`, but not because there are several models.
+    """
+    damage = Damage()
+    found = list_recordings(path, damage, scan=scan)
+    return Recordings(recordings=tuple(found), damage=tuple(str(error) for error in damage.list()))
+
+
+def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[Recording]:
+    """:func:`recordings`, with the damage as errors.
+
+    Args:
+        path: as for :func:`recordings`.
+        damage: collects what is wrong.
+        scan: as for :func:`recordings`.
+    """
+    with opened_recordings(path, damage, scan=scan) as found:
+        rows = [_recording(parts) for parts in found]
+    places = Counter(error.path for error in damage.list())
+    return [
+        row.model_copy(update={"damage": sum(places[one] for one in row.paths)}) for row in rows
+    ]
+
+
+def _recording(parts: Sequence[Segment]) -> Recording:
+    times = [time for part in parts for time in part.span_ns or ()]
+    host = parts[0].manifest.producer.host
+    return Recording(
+        tape=parts[0].manifest.tape.hex(),
+        target=target_name(parts[0].manifest.target),
+        host=host or os.path.dirname(parts[0].path) or ".",
+        host_named=host is not None,
+        paths=tuple(part.path for part in parts),
+        unsealed=tuple(part.path for part in parts if part.end is None),
+        continues=goes_on(parts),
+        calls=sum(map(len, parts)),
+        bytes=sum(part.size for part in parts),
+        first_ns=min(times, default=None),
+        last_ns=max(times, default=None),
+        damage=0,
+    )

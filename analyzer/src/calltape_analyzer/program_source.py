@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, overload
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.signature import Key, Signature
-from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.pytree.rendering import Inputs
 
 __all__ = [
     "BatchFor",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.errors import Damage, InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
 from calltape_analyzer.observing.layout import DataKeysOf
 from calltape_analyzer.observing.signature import Signature
@@ -25,11 +25,9 @@ from calltape_analyzer.program_source import (
     check_arguments,
 )
 from calltape_analyzer.pytree.classes import Classes
-from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.recorded_calls import RecordedCalls
+from calltape_analyzer.reading.calls import Calls, RecordedCalls
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.selection import (
     ChosenCalls,
@@ -45,7 +43,7 @@ from calltape_schema.errors import OF_CALLS, TapeError
 if TYPE_CHECKING:
     import pyarrow
 
-    from calltape_analyzer.explanation.explanation import Explanation
+    from calltape_analyzer.explanation import Explanation
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.program_source import BatchFor, DimNames
@@ -411,7 +409,7 @@ class Tape(RecordedCalls, ProgramSource):
             UsageError: for something that no call passes, or a dimension that no tensor there has;
                 the message lists what exists.
         """
-        from calltape_analyzer.explanation.subjects import explain
+        from calltape_analyzer.explanation import explain
 
         chosen = None if self._chosen is None else [variant.name for variant in self._chosen]
         return explain(self.whole, self.whole.variants(), argument, axis, path=path, only=chosen)

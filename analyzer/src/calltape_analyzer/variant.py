@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Worth, bounded
-from calltape_analyzer.notebook import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.observations import Observations
 from calltape_analyzer.observing.signature import Key, Signature
@@ -25,7 +24,7 @@ from calltape_analyzer.observing.traffic_counters import (
     has_raised,
     raised_are_evidence,
 )
-from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.plain_data import MAX_ROWS, PlainData, Shown, Sketch, Text
 from calltape_analyzer.program_source import (
     BatchFor,
     DimKind,
@@ -37,9 +36,9 @@ from calltape_analyzer.program_source import (
     check_dim_names,
     is_batch,
 )
-from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.recorded_calls import whole_calls
+from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.text import counted, variant_names
 from calltape_analyzer.variants.counters_by_variant import (
     add_counted_sizes,

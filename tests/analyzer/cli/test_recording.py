@@ -14,8 +14,8 @@ from calltape_analyzer.text import GOES_ON
 from calltape_recorder import First, FlightRecorder, record
 from calltape_schema.records import FlightPolicy, Policy
 from tests.analyzer.cli.commands import run, without_torch
-from tests.analyzer.explanation.test_explaining import record_chats, toy_lm
-from tests.analyzer.reading.test_calls_under_way import ahead
+from tests.analyzer.reading.test_calls import ahead
+from tests.analyzer.test_explanation import record_chats, toy_lm
 
 
 class Heads(torch.nn.Module):

@@ -42,7 +42,7 @@ OF_PYTHON = {
     "exporting/parts.py": "the command exports no parts",
     "programs/programs.py": "programs are installed in Python",
     "progress.py": "HTML of notebooks",
-    "pytree/inputs.py": "a repr",
+    "pytree/rendering.py": "a repr",
     "cli/page_server.py": "HTTP",
     "exporting/onnx/translations.py": "options of torch",
     "exporting/onnx/conversion.py": "options of torch",
@@ -51,7 +51,7 @@ OF_PYTHON = {
 OF_ARGUMENTS = {
     "tape.py": 4, "opening.py": 1, "exporting/export.py": 2, "exporting/options.py": 3,
     "replaying/replaying.py": 1, "programs/untrusted_files.py": 2,
-    "explanation/subjects.py": 1,
+    "explanation.py": 1,
 }  # fmt: skip
 """Files that check arguments of functions, which the command never passes so; how many texts."""
 

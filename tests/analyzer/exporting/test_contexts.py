@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from calltape_analyzer import NoVariant, Tape, export, load_programs, open_tape, replay
-from calltape_analyzer.model.contexts import as_called
+from calltape_analyzer.model.calls import as_called
 from calltape_analyzer.observing.contexts import Context
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same

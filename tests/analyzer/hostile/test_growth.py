@@ -24,7 +24,7 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.stored_calls import StoredCall
 from calltape_analyzer.programs.rejections import GuardFails
-from calltape_analyzer.pytree.result_values import values_in
+from calltape_analyzer.pytree.nodes import values_in
 from calltape_analyzer.targets.torch_inputs import additional_inputs
 from calltape_analyzer.text import alike
 from calltape_schema.records import Segment
@@ -232,7 +232,7 @@ def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
         return lambda: diff(before, now)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calltape_analyzer.differences.tape_traffic._MAX_COMPARED", 8)
+        patch.setattr("calltape_analyzer.differences._MAX_COMPARED", 8)
         grows_little(make, 15)
 
 

@@ -14,7 +14,7 @@ import calltape_analyzer
 from calltape_analyzer import InputObserver, Placeholder, TapeError, check, open_tape, render
 from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
-from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
+from calltape_analyzer.limits import LEAST_BYTES
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
 from tests.analyzer.reading.forged import Forged, inputs_of
@@ -206,8 +206,8 @@ def test_a_cache_without_values_is_made_up(tmp_path: Path) -> None:
 
 
 def test_more_may_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calltape_analyzer.pytree.memory_limit.LEAST_BYTES", 1000)
-    monkeypatch.setattr("calltape_analyzer.pytree.memory_limit._TIMES_TAPE", 0)
+    monkeypatch.setattr("calltape_analyzer.limits.LEAST_BYTES", 1000)
+    monkeypatch.setattr("calltape_analyzer.limits._TIMES_TAPE", 0)
     path = write_tape(tmp_path / "a.tape", [((torch.empty(300, device="meta"),), {})])
     with open_tape(path) as tape:
         (variant,) = tape.variants()

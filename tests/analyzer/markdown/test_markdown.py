@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.markdown import tape_summary, told_class, told_condition, told_place
+from calltape_analyzer.markdown import public_class, public_condition, public_place, tape_summary
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -83,24 +83,24 @@ def test_nothing_breaks_out(text: str) -> None:
 
 
 def test_places_keep_names_and_axes() -> None:
-    assert told_place(f"x.{SECRET} key.0") == "x.?"
-    assert told_place("x.layers.*.keys[2]") == "x.layers.*.keys[2]"
-    assert told_place("x.layers.*.keys (32 of them)") == "x.layers.*.keys (32 of them)"
-    assert told_place(f"x[{SECRET}]") == "x"
+    assert public_place(f"x.{SECRET} key.0") == "x.?"
+    assert public_place("x.layers.*.keys[2]") == "x.layers.*.keys[2]"
+    assert public_place("x.layers.*.keys (32 of them)") == "x.layers.*.keys (32 of them)"
+    assert public_place(f"x[{SECRET}]") == "x"
 
 
 def test_conditions_keep_sizes_and_no_values() -> None:
-    assert told_condition("x[0] = 1") == "x[0] = 1"
-    assert told_condition("x[0] > 1") == "x[0] > 1"
-    assert told_condition("window full") == "window full"
-    assert told_condition(f"n = {TOKEN}") == "n = ?"
-    assert told_condition(f"x.{SECRET} key[0] != 3") == "x.? != 3"
-    assert told_condition(f"{SECRET} in other words") == "?"
+    assert public_condition("x[0] = 1") == "x[0] = 1"
+    assert public_condition("x[0] > 1") == "x[0] > 1"
+    assert public_condition("window full") == "window full"
+    assert public_condition(f"n = {TOKEN}") == "n = ?"
+    assert public_condition(f"x.{SECRET} key[0] != 3") == "x.? != 3"
+    assert public_condition(f"{SECRET} in other words") == "?"
 
 
 def test_classes_are_names() -> None:
-    assert told_class("builtins:ValueError") == "builtins:ValueError"
-    assert told_class(f"a:{SECRET} b") == told_class("a" * 129) == "?"
+    assert public_class("builtins:ValueError") == "builtins:ValueError"
+    assert public_class(f"a:{SECRET} b") == public_class("a" * 129) == "?"
 
 
 def test_forms_that_contradict(tape_path: Path) -> None:

@@ -16,8 +16,8 @@ from calltape_analyzer import Placeholder, Tape, open_tape, register_flattening_
 from calltape_analyzer.programs.returned_arguments import in_own_objects, returned_arguments
 from calltape_analyzer.pytree.caches import loaded_cache_classes, set_token_counters
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.recorded_description import describe_result
-from calltape_analyzer.pytree.result_values import values_in
+from calltape_analyzer.pytree.description import describe_result
+from calltape_analyzer.pytree.nodes import values_in
 from calltape_recorder import record
 from calltape_schema import cache_classes
 

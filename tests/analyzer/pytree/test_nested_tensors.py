@@ -11,13 +11,9 @@ import torch
 
 from calltape_analyzer import InferenceError, Placeholder, Tape, open_tape, render, replay
 from calltape_analyzer.arguments.nested_offsets import fit_offsets
-from calltape_analyzer.pytree.nested_tensors import (
-    check_offsets,
-    nested_parts,
-    nested_places,
-    nested_tensor,
-)
-from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
+from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
+from calltape_analyzer.pytree.nodes import nested_places
+from calltape_analyzer.pytree.tensors import check_offsets, nested_parts, nested_tensor
 from calltape_analyzer.testing import call, write_tape
 from calltape_recorder import record
 from tests.analyzer.nested import Scales, nested

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import open_tape, replay
+from calltape_analyzer import diff, merge_tapes, open_tape, replay
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
+from tests.analyzer.observing.doubling import ZEROS, Doubling
+from tests.analyzer.tapes import Recorded, write_tape
 
 
 class Inner(torch.nn.Module):
@@ -97,3 +101,95 @@ def test_async_streams_and_coroutines(tmp_path: Path) -> None:
         assert tape[0].outputs == [torch.tensor([1.0]), torch.tensor([2.0])]
     with open_tape(tmp_path / "b.tape") as tape:
         assert tape[0].outputs == torch.tensor([2.0])
+
+
+def ahead(tmp_path: Path, *numbers: int) -> Path:
+    """A recording that was killed in a call."""
+    calls = [Recorded((ZEROS(2 + n, 4),), outputs=ZEROS(2 + n, 4), number=n) for n in range(3)]
+    write_tape(tmp_path / "a.tape", calls, target=Doubling(), sealed=False)
+    for file, number in enumerate(numbers):
+        call = Recorded(
+            (ZEROS(9, 4),), outputs_missing="under way", number=number, duration_ns=None
+        )
+        write_tape(tmp_path / f"a.ahead-{file}.tape", [call], target=Doubling(), sealed=False)
+    write_tape(tmp_path / "a.ahead-9.tape", [], target=Doubling(), sealed=False)
+    return tmp_path
+
+
+def test_a_call_under_way_is_a_call_of_the_tape(tmp_path: Path) -> None:
+    with open_tape(ahead(tmp_path, 3)) as tape:
+        assert [call.number for call in tape.calls] == [0, 1, 2, 3]
+        assert [call.number for call in tape.under_way] == [3]
+        assert tape.under_way[0].index == 3
+        assert tape[3].under_way
+        assert not tape[0].under_way
+        assert "1 of them under way when the process died" in repr(tape)
+        assert (tape.coverage.seen, tape.coverage.kept) == (4, 4)
+        assert tape.counters.missing == {str(tmp_path / "a.tape")}
+        (variant,) = tape.variants()
+        assert variant.findings.tensors[0].dimensions[0].max == 9
+        assert tape.infer_arguments(3).args[0].shape == (9, 4)
+
+
+def test_a_call_that_ended_after_all_is_there_once(tmp_path: Path) -> None:
+    with open_tape(ahead(tmp_path, 1, 5)) as tape:
+        assert [call.number for call in tape.calls] == [0, 1, 2, 5]
+        assert [call.number for call in tape.under_way] == [5]
+        assert tape.find(1).outputs is not None
+
+
+def test_replay_leaves_a_call_under_way_out(tmp_path: Path) -> None:
+    from calltape_analyzer import replay
+
+    with open_tape(ahead(tmp_path, 3)) as tape:
+        report = replay(tape, lambda x: x)
+    assert report.ok
+    assert [row.call for row in report] == [0, 1, 2]
+    assert [*map(str, report.notes)] == ["1 call under way when the process died: left out"]
+
+
+class Both(torch.nn.Module):
+    def forward(self, x: torch.Tensor, twice: list[torch.Tensor]) -> torch.Tensor:
+        return x + twice[0]
+
+
+def test_inputs_are_moved_to_a_device(tmp_path: Path) -> None:
+    model, x = Both(), torch.ones(2, requires_grad=True)
+    with record(model, tmp_path / "t.tape"):
+        model(x, [x])
+    with open_tape(tmp_path / "t.tape") as tape:
+        (found, (same,)), _ = tape.calls[0].inputs_on("meta")
+        assert found.device.type == "meta"
+        assert found.requires_grad
+        assert found is same
+        assert tape.calls[0].inputs_on("cpu").args[0].tolist() == [1, 1]
+
+
+class Filling(torch.nn.Module):
+    def forward(self, x: Any, fill: float = math.nan) -> Any:
+        return x
+
+
+def recorded(path: Path, calls: int) -> Path:
+    model = Filling()
+    with record(model, path) as recorder:
+        for number in range(calls):
+            model(torch.ones(number % 5 + 1))
+            if number % 32 == 0:
+                recorder.flush()
+    return path
+
+
+def test_calls_of_a_tape_with_a_summary_are_read(tmp_path: Path) -> None:
+    """The file was said to have changed, because its manifest did not equal itself."""
+    with open_tape(recorded(tmp_path / "a.tape", 300)) as tape:
+        assert tape.segments[0].unscanned_end is not None
+        assert tape.calls[260].inputs.args[0].shape == (260 % 5 + 1,)
+
+
+def test_two_recordings_of_one_model_have_one_signature(tmp_path: Path) -> None:
+    paths = [recorded(tmp_path / name, 3) for name in ("a.tape", "b.tape")]
+    with open_tape(paths[0]) as one, open_tape(paths[1]) as other, open_tape(paths) as both:
+        assert one.signature == other.signature
+        assert "signature" not in str(diff(one, other))
+        assert merge_tapes(both, tmp_path / "c.tape").calls == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -157,23 +158,28 @@ def test_no_tape_in_it(tmp_path: Path, form: str, content: bytes) -> None:
 def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "_LEAST_BYTES", 2**20)
     monkeypatch.setattr(compressed, "_TIMES_FILE", 1)
-    written: list[int] = []
-    real = compressed._write
-    monkeypatch.setattr(
-        compressed, "_write", lambda file, data: (written.append(len(data)), real(file, data))
-    )
+    made, real = list[int](), tempfile.TemporaryFile
+
+    def temporary(**options: Any) -> Any:
+        file = real(**options)
+        made.append(os.dup(file.fileno()))
+        return file
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", temporary)
     path = tmp_path / f"a.tape{form}"
     path.write_bytes(FORMS[form](bytes(20 * 2**20)))
     with pytest.raises(TapeError, match="larger than 1,048,576 bytes") as found:
         open_tape(path)
     assert found.value.kind == "limit"
     assert "gzip -d" in found.value.advice
-    assert sum(written) <= 2**20
+    assert os.fstat(made[0]).st_size <= 2**20
     with Limits(nbytes=30 * 2**20), pytest.raises(TapeError) as found:
         open_tape(path)
     assert found.value.kind == "not_a_tape"
     assert "larger than 2,097,152" in run("--max-memory", 2, "info", path).err
     assert "manifest" in run("--max-memory", 30, "info", path).err
+    for descriptor in made:
+        os.close(descriptor)
 
 
 @pytest.mark.integration

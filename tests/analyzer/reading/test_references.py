@@ -63,7 +63,7 @@ def said(path: Path) -> list[Any]:
 
 def references(path: Path) -> list[int]:
     with open_tape(path) as tape:
-        return [len(call._grouped.at) for call in tape.calls]
+        return [len(call.record.at) for call in tape.calls]
 
 
 def test_values_are_those_of_the_earlier_call(pair: tuple[Path, Path]) -> None:

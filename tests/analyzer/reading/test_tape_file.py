@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Limits, TapeError, open_tape
-from calltape_analyzer.reading import compressed, tape_file
+from calltape_analyzer.reading import tape_file
 from calltape_analyzer.reading.tape_file import Descriptors, TapeFile, local_file
 from calltape_recorder import Recorder
 from calltape_schema.storage import Window
@@ -50,7 +50,7 @@ def many(tmp_path: Path) -> Path:
 
 def reopened(descriptors: Descriptors) -> None:
     """Closes all that are open, as other files would in their place."""
-    while descriptors._close_one():
+    while descriptors.close_oldest():
         pass
 
 
@@ -239,12 +239,25 @@ def test_a_call_that_ends_while_it_is_copied_is_copied_again(
     """The call ends, and the next one is written, between two reads."""
     path = ahead(tmp_path / "a.ahead-0.tape", 1, size=4000)
     later = ahead(tmp_path / "b.tape", 2, size=9000).read_bytes()
-    write, read_at = compressed._write, tape_file.TapeFile.read_at
+    temporary, read_at = tempfile.TemporaryFile, tape_file.TapeFile.read_at
 
-    def writing(file: Any, data: bytes) -> None:
-        write(file, data[:700])
-        path.write_bytes(later)
-        write(file, data[700:])
+    class Slow:
+        def __init__(self, **options: Any) -> None:
+            self.file = temporary(**options)
+
+        def __enter__(self) -> Slow:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def write(self, data: bytes) -> int:
+            done = self.file.write(data[:700])
+            path.write_bytes(later)
+            return done + self.file.write(data[700:])
 
     def reading(self: Any, offset: int, size: int) -> bytes:
         first = read_at(self, offset, 700)
@@ -252,7 +265,7 @@ def test_a_call_that_ends_while_it_is_copied_is_copied_again(
         return first + read_at(self, offset + 700, size - 700)
 
     monkeypatch.setattr(tape_file, "_MAX_HELD", most_held)
-    monkeypatch.setattr(compressed, "_write", writing)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Slow)
     if most_held:
         monkeypatch.setattr(tape_file.TapeFile, "read_at", reading)
     with open_tape(path) as tape:

@@ -12,7 +12,7 @@ from typing import Any
 from calltape_analyzer import Tape, TapeError, Variant, check, filter_tape, open_tape
 from calltape_analyzer.editing.omission import names_of_path
 from calltape_analyzer.plain_data import plain
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.text import printable
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import DictNode, FieldsNode, OpaqueNode, ScalarNode, walk

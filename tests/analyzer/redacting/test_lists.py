@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import filter_tape, open_tape, redact
-from calltape_analyzer.pytree.placed_nodes import placed_nodes
+from calltape_analyzer.pytree.nodes import placed_nodes
 from calltape_recorder import record
 from calltape_recorder.capture.structures import Structures
 from calltape_recorder.capture.walk import capture_inputs

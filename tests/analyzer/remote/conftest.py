@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.reading import remote_access
-from calltape_analyzer.reading.remote_file import blocks
+from calltape_analyzer.reading import remote
+from calltape_analyzer.reading.remote import blocks
 from tests.analyzer.remote.counted import Traffic, aws_environment, nothing, s3_server
 
 
@@ -68,4 +68,4 @@ def bucket(s3: tuple[str, Traffic], monkeypatch: pytest.MonkeyPatch) -> Iterator
     traffic.clear()
     yield made
     traffic.refuses = nothing
-    remote_access._failing.clear()
+    remote._failing.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calltape_analyzer import opening
-from calltape_analyzer.reading import remote_access, remote_file, remote_names
+from calltape_analyzer.reading import files, remote, tape_file
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "remote.md").read_text(encoding="utf-8")
@@ -16,25 +16,25 @@ TEXT = " ".join(PAGE.split())
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
-    assert f"{remote_access._SECONDS:g} seconds" in TEXT
-    assert f"`{remote_access._VARIABLE}`" in TEXT
-    assert (remote_access._MOST_FAILED, remote_access._SILENT_SECONDS) == (2, 30)
+    assert f"{remote._SECONDS:g} seconds" in TEXT
+    assert f"`{remote._VARIABLE}`" in TEXT
+    assert (remote._MOST_FAILED, remote._SILENT_SECONDS) == (2, 30)
     assert (
         "two files in a row failed, so calltape sends the server no requests for half a minute"
         in TEXT
     )
-    assert remote_access._TRUSTED_SECONDS == 2
+    assert remote._TRUSTED_SECONDS == 2
     assert "and every two seconds in other stores" in TEXT
-    assert f"{remote_names._MOST_NAMES:,} files" in TEXT
-    assert f"an unsealed tape | one for up to {remote_file._LAST_PIECE // 2**20} MiB |" in TEXT
-    assert f"of a call | one for up to {remote_file._MOST_ASKED // 2**20} MiB |" in TEXT
-    assert f"caches up to {remote_file._MOST_CACHED // 2**20} MiB" in TEXT
+    assert f"{files._MOST_NAMES:,} files" in TEXT
+    assert f"an unsealed tape | one for up to {remote._LAST_PIECE // 2**20} MiB |" in TEXT
+    assert f"of a call | one for up to {remote._MOST_ASKED // 2**20} MiB |" in TEXT
+    assert f"caches up to {remote._MOST_CACHED // 2**20} MiB" in TEXT
     assert f"opens {opening._AT_A_TIME} files of a directory at a time" in TEXT
 
 
 @pytest.mark.parametrize("error", re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)[-5:])
 def test_its_errors_are_those_of_the_code(error: str) -> None:
-    sources = (Path(module.__file__ or "") for module in (remote_access, remote_names))
+    sources = (Path(module.__file__ or "") for module in (remote, files, tape_file))
     code = "".join(path.read_text(encoding="utf-8") for path in sources)
     # What varies in a message is between braces there.
     words = re.escape(error).replace("60", r"\{[^}]+\}").replace("100,000", r"\{[^}]+\}")

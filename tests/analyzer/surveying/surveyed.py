@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer import survey
-from calltape_analyzer.surveying.survey import TargetSurvey
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying.survey import Loop
+from calltape_analyzer.surveying.target_survey import TargetSurvey
 from tests.analyzer.reading.test_summaries import Model, some
 from tests.analyzer.tapes import write_tape
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from calltape_analyzer import TapeError, survey
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying.survey import Loop
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import fleet, of, tape_of
 
@@ -198,9 +198,9 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
 def test_a_process_with_threads_is_not_forked(before: str, expected: str) -> None:
     """A fork copies the locks that other threads hold."""
     code = f"""
-from calltape_analyzer.surveying import surveying
+from calltape_analyzer.surveying import survey as surveying
 {before}
-print(surveying._way_to_start(), flush=True)
+print(surveying._start_method(), flush=True)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [expected]

@@ -14,8 +14,8 @@ import pytest
 from calltape_analyzer import TapeError, open_tape, survey
 from calltape_analyzer.reading import files
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.surveying import surveying
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying import survey as surveying
+from calltape_analyzer.surveying.survey import Loop
 from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Source, Step
@@ -88,7 +88,7 @@ def test_a_file_that_was_compressed_meanwhile_is_read(
 ) -> None:
     path = tape_of(tmp_path / "a.tape")
     named = [str(path)]
-    monkeypatch.setattr("calltape_analyzer.surveying.surveying.files_of", lambda *_: named)
+    monkeypatch.setattr("calltape_analyzer.surveying.survey.files_of", lambda *_: named)
     (tmp_path / "a.tape.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()  # its name was read before
     found = survey(path, executor=Loop())
@@ -149,7 +149,7 @@ def test_adding_up_stops_when_its_time_is_over(
             sizes.append(nbytes)
             return seconds
 
-        monkeypatch.setattr("calltape_analyzer.surveying.surveying.seconds_for", may_take)
+        monkeypatch.setattr("calltape_analyzer.surveying.survey.seconds_for", may_take)
         found = survey(paths, Loop())
         counts = sum(one.files for one in found.targets.values())
         assert counts + found.left_out == len(paths)

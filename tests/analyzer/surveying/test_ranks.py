@@ -10,7 +10,7 @@ import pytest
 
 from calltape_analyzer import open_tape
 from tests.analyzer.cli.commands import run
-from tests.analyzer.reading.test_ranks import STEPS, of_rank, recorded
+from tests.analyzer.reading.test_duplicates import STEPS, of_rank, recorded
 from tests.analyzer.surveying.surveyed import of
 
 __all__ = ["of_rank"]

@@ -14,8 +14,9 @@ import torch
 
 from calltape_analyzer import TapeError, diff, open_tape, survey
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying.survey import Loop
 from calltape_recorder import record
+from calltape_schema import bounds
 from calltape_schema.inputs_table import InputsTable
 from tests.analyzer.cli.commands import run
 
@@ -158,3 +159,18 @@ def test_a_survey_beside_its_tapes_is_left_out(tmp_path: Path) -> None:
         assert "the survey is left out" in str(tape.damage[0])
     with open_tape([found, shutil.copy(found, tmp_path / "again.tape")]) as tape:
         assert len(tape) == 3
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "surveys.md").read_text(encoding="utf-8")
+
+
+def test_its_numbers_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.split())
+    assert f"keeps at most {bounds.MAX_ROWS:,} distinct inputs" in text
+    assert f"names at most {bounds.MAX_SOURCES:,} recordings" in text
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))
+def test_links_lead_somewhere(target: str) -> None:
+    assert (DOCS / target).exists()

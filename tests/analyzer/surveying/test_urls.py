@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape, survey
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying.survey import Loop
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import of, written
 from tests.analyzer.tapes import write_tape

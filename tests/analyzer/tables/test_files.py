@@ -109,9 +109,7 @@ def test_damage_is_told(made: Path) -> None:
 
 
 def test_left_out_columns_are_said(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calltape_analyzer.tables import size_columns
-
-    monkeypatch.setattr(size_columns, "MOST_COLUMNS", 1)
+    monkeypatch.setattr(table_rows, "MOST_COLUMNS", 1)
     shown = run("table", made, "-o", made.with_name("t.parquet"))
     assert "symbols and axes have no column" in shown.err
 

@@ -10,8 +10,7 @@ import duckdb
 import pytest
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS
-from calltape_analyzer.tables.size_columns import MOST_COLUMNS
+from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS, MOST_COLUMNS
 from tests.docs.page import DOCS, Page
 
 PAGE = Page(DOCS / "tables.md")

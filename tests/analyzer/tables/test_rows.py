@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import UsageError, open_tape
 from calltape_analyzer.tables import rows as table_rows
-from calltape_analyzer.tables import size_columns
 from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS, _repeated
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
@@ -144,8 +143,7 @@ def test_parts_and_several_recordings(made: Path) -> None:
 def test_batches_are_small(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_rows, "_MOST_ROWS", 2)
     monkeypatch.setattr(table_rows, "_FEWEST_ROWS", 1)
-    monkeypatch.setattr(table_rows, "_MOST_KNOWN_CELLS", 0)
-    monkeypatch.setattr(table_rows, "_MOST_KNOWN", 0)
+    monkeypatch.setattr(table_rows, "_ROOM", 0)
     with open_tape(made) as tape:
         assert [batch.num_rows for batch in tape.to_arrow()] == [2, 2, 1]
         assert max(batch.num_rows for batch in tape.to_arrow(leaves=True)) <= 3
@@ -179,7 +177,7 @@ def test_any_names_make_columns(tmp_path_factory: pytest.TempPathFactory, keys: 
 
 
 def test_columns_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size_columns, "MOST_COLUMNS", 20)
+    monkeypatch.setattr(table_rows, "MOST_COLUMNS", 20)
     calls = [
         Recorded((), {"x": [torch.zeros(size + at * size) for at in range(50)]}) for size in (2, 3)
     ]
@@ -198,7 +196,7 @@ def test_ten_thousand_symbols(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls, values="none")
     with open_tape(path) as tape:
         table = tape.to_arrow().read_all()
-        assert table.num_columns == len(CALL_FIELDS) + size_columns.MOST_COLUMNS
+        assert table.num_columns == len(CALL_FIELDS) + table_rows.MOST_COLUMNS
         assert tape.to_arrow(leaves=True).read_all().num_rows == 20_000
 
 

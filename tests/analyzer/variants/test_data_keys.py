@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportError, export, open_tape
-from calltape_analyzer.surveying.surveying import survey
+from calltape_analyzer.surveying.survey import survey
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.markdown import tape_summary, told_place
+from calltape_analyzer.markdown import public_place, tape_summary
 from tests.analyzer.tapes import Recorded, write_tape
 
 PHONE = 55512345
@@ -99,4 +99,4 @@ def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
     ],
 )  # fmt: skip
 def test_numbers_in_paths(path: str, shown: str) -> None:
-    assert told_place(path) == shown
+    assert public_place(path) == shown

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.writing.output_file import OutputFile, settle, write_file
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import OutputFile, TemporaryFolder, settle, write_file
 from calltape_schema.errors import TapeError
 from tests.recorder.processes import in_a_fork
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from calltape_analyzer.pytree.recorded_description import describe_result
+from calltape_analyzer.pytree.description import describe_result
 from calltape_schema.objects import MAX_NESTED, MAX_VALUES, attributes_of
 from tests.recorder.calls import one
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.nested_offsets import fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up_leaf
+from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import contiguous, on_device, place_together
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
-from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.pytree.nodes import nested_places
 from calltape_analyzer.pytree.tensors import has_flags, with_flags
 from calltape_analyzer.reading.call import Call
 from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, children_of

@@ -11,8 +11,8 @@ from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import layout_of_inputs
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.pytree.description import describe_as_recorded
 from calltape_analyzer.pytree.memory import Place, place_of
-from calltape_analyzer.pytree.recorded_description import describe_as_recorded
 from calltape_schema.tree import Leaf, Node
 
 __all__ = ["LiveCall", "facts_of_tensors"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.pytree.nested_tensors import check_offsets, is_row_of_indices
+from calltape_analyzer.pytree.tensors import check_offsets, is_row_of_indices
 from calltape_schema.objects import JAGGED_DIM
 from calltape_schema.tree import FieldsNode, ScalarNode, TensorNode
 

@@ -10,8 +10,11 @@ from calltape_analyzer.observing.signature import ParameterNesting, PassedArgume
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot
-from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.pytree.flattening import (
+    Flattener,
+    FlatTree,
+    Slot,
+)
 from calltape_analyzer.pytree.placeholder import has_data_keys
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree
@@ -45,16 +48,13 @@ def nested_shapes(
     def leaf(form: FlatTree) -> Any:
         return None if form.slot is None else shape(form.slot)
 
-    def namedtuple(form: FlatTree, parts: list[Any]) -> Any:
-        return rebuilt_namedtuple(classes.get(form.type or ""), form, parts)
-
     passed = PassedArguments.of(tree.spec().root, sorter.signature)
     passed = passed.with_defaults(sorter.signature, len(tree.scalars))
     positional, named = _counted(passed, layout, sorter.signature)
     # torch takes keys for structure, so that nothing fits all calls if they are data.
     told = {name for name, node in layout.nodes.items() if not has_data_keys(node)}
     shapes = {
-        name: nested(flattener.flatten(node), leaf, namedtuple) if name in told else None
+        name: flattener.flatten(node).filled(leaf, classes) if name in told else None
         # If a name was passed twice, which raised, the layout has the second.
         for name, node in dict((*positional, *named)).items()
     }

@@ -14,6 +14,7 @@ from calltape_analyzer.arguments.nested_offsets import fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up_leaf, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.signature import Signature
@@ -27,7 +28,6 @@ from calltape_analyzer.pytree.memory import (
     place_together,
     relaid_together,
 )
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
 from calltape_analyzer.reading.call import Call

@@ -15,8 +15,8 @@ from calltape_analyzer.observing.layout import ArgumentLayout, layout_of_value
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.caches import counted_size, is_same_size, source_of_derived
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.description import describe_result
 from calltape_analyzer.pytree.rebuilding import rebuild
-from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_schema.tree import ConstantNode, Node, children_of
 
 __all__ = [

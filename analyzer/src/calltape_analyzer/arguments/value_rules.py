@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from calltape_analyzer.arguments.new_tensors import tiled
-from calltape_analyzer.errors import TapeError
+from calltape_analyzer.errors import TapeError, is_damage
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.variants.facts import VariantFacts
 
 if TYPE_CHECKING:

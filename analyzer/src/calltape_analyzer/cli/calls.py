@@ -17,15 +17,14 @@ from typing import Any, NamedTuple
 from calltape_analyzer.cli.options import Address, Calls, Json, OfTarget, Paths, Variants
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
+from calltape_analyzer.errors import is_damage
 from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.pytree.caches import is_cache_name
-from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_analyzer.pytree.referenced import unreferenced
+from calltape_analyzer.pytree.nodes import names_of_children, unreferenced
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
 from calltape_analyzer.reading.call import Call, Side
-from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.elements import elements_of, elements_text
 from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS

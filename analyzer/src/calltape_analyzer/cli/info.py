@@ -33,13 +33,13 @@ from calltape_analyzer.cli.recordings import (
 )
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.editing.diagnosis import Symptom, contents_of, symptoms_of
+from calltape_analyzer.errors import RepeatedCallsError
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
-from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.targets import TargetsError, outside_words
+from calltape_analyzer.reading.selection import TargetsError, outside_words
 from calltape_analyzer.redacting.private_data import PrivateData, private_data
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text

@@ -19,8 +19,8 @@ from calltape_analyzer.cli.output import (
     print_json,
     table,
 )
+from calltape_analyzer.errors import Damage
 from calltape_analyzer.limits import reading
-from calltape_analyzer.listing import Recording, list_recordings
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import (
     CountedGroup,
@@ -30,7 +30,7 @@ from calltape_analyzer.observing.traffic_counters import (
     ints_of,
     tensors_of,
 )
-from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.opening import Recording, list_recordings
 from calltape_analyzer.reading.files import files_of, short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape

@@ -28,8 +28,8 @@ from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.limits import advice_to_allow
 from calltape_analyzer.progress import later_bar
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.surveying.survey import TargetSurvey
-from calltape_analyzer.surveying.surveying import survey as make_survey
+from calltape_analyzer.surveying.survey import survey as make_survey
+from calltape_analyzer.surveying.target_survey import TargetSurvey
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.errors import TapeError
 

@@ -18,8 +18,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import reading
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.selection import ranges_of
-from calltape_analyzer.reading.targets import UnknownTargetError
+from calltape_analyzer.reading.selection import UnknownTargetError, ranges_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 

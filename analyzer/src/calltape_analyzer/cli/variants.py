@@ -159,7 +159,7 @@ def explain(
     calltape explain runs/llm.tape input_ids
     calltape explain runs/llm.tape 'cache.layers.*.keys' 2
     """
-    from calltape_analyzer.explanation.subjects import explain as explained_subject
+    from calltape_analyzer.explanation import explain as explained_subject
 
     paths, argument, axis = _asked(words)
     with opened(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
@@ -248,7 +248,7 @@ def diff(
     calltape diff runs/exported.tape runs/today.tape
     calltape diff runs/monday.tape runs/tuesday.tape runs/today.tape --json
     """
-    from calltape_analyzer.differences.difference import diff as compare
+    from calltape_analyzer.differences import diff as compare
 
     part = Part(target=target)
     with (

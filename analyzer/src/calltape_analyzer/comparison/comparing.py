@@ -27,9 +27,9 @@ from calltape_analyzer.comparison.verdicts import (
     shown_path,
 )
 from calltape_analyzer.facts import Fact
+from calltape_analyzer.pytree.description import describe_result
+from calltape_analyzer.pytree.nodes import Constant, Unknown, values_in
 from calltape_analyzer.pytree.placeholder import Placeholder
-from calltape_analyzer.pytree.recorded_description import describe_result
-from calltape_analyzer.pytree.result_values import Constant, Unknown, values_in
 
 __all__ = [
     "ONNX_TOLERANCES", "Tolerances", "compared", "has_values", "is_described", "leaves_of",
@@ -104,7 +104,7 @@ _WITHOUT_VALUE = _Found(has_value=False)
 
 
 def leaves_of(value: Any) -> dict[str, Any]:
-    """The values of a result by path (:func:`calltape_analyzer.pytree.result_values.values_in`)."""
+    """The values of a result by path (:func:`calltape_analyzer.pytree.nodes.values_in`)."""
     described = describe_result(value)
     return values_in(described.node, described.tensors.__getitem__, described.scalars.__getitem__)
 

@@ -46,7 +46,7 @@ from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means, text_of
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.pytree.classes import name_of
-from calltape_analyzer.pytree.result_values import Returned
+from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import ModelError

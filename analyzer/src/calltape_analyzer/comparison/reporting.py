@@ -67,8 +67,7 @@ def _write_failing(
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    from calltape_analyzer.writing.coverage import coverage_for
-    from calltape_analyzer.writing.lineage import derived, numbering_of
+    from calltape_analyzer.writing.lineage import coverage_for, derived, numbering_of
     from calltape_analyzer.writing.new_tape import NewTape
 
     numbering, left_out, damaged = numbering_of(segments), Counter[bytes](), 0

@@ -19,7 +19,7 @@ from calltape_analyzer.comparison.verdicts import (
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, means
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.text import counted, printable, variant_names
 
 __all__ = ["Report", "ReportRow"]

@@ -13,8 +13,8 @@ from typing_extensions import Self
 
 from calltape_analyzer.comparison.json_values import JsonFloat
 from calltape_analyzer.facts import Fact, Names, Note
+from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
-from calltape_analyzer.pytree.result_values import Unknown
 
 __all__ = [
     "Against", "ArgumentsUnmade", "CallsKind", "CallsUnmade", "CorruptedTape", "Doubted",

@@ -15,14 +15,13 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from calltape_analyzer.editing.expressions import Expression
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import UsageError, is_damage
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.size_table import Column, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import pattern_of, some_of

@@ -13,17 +13,15 @@ from functools import partial
 from typing import Literal
 
 from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.errors import RepeatedCallsError, is_damage
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.groups import layouts_in_words
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.class_rule import is_never_made
-from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.nested_tensors import is_nested_node
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.classes import ClassIndex, is_never_made
+from calltape_analyzer.pytree.nodes import is_nested_node, nodes_with_paths
 from calltape_analyzer.pytree.placeholder import LEFT_OUT, UNKNOWN_CLASS
 from calltape_analyzer.reading.call import advice_on_outputs
-from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import (
     GOES_ON,

@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_analyzer.editing.omission import Omission
 from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import RepeatedCallsError, UsageError
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, some_of

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
-from calltape_analyzer.pytree.referenced import ReferencedOnly
+from calltape_analyzer.pytree.nodes import PlacedNode, ReferencedOnly, placed_nodes
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.privacy import FEWEST_RANGED, is_exact, matches_whole

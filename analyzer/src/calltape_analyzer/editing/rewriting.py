@@ -14,22 +14,24 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from calltape_analyzer.errors import Damage, RepeatedCallsError, is_damage
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable, some_of
-from calltape_analyzer.writing.coverage import (
+from calltape_analyzer.writing.lineage import (
+    Numbering,
     calls_in,
     closing_time,
     coverage_for,
+    derived,
+    numbering_of,
     unkept_of,
 )
-from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.end import Coverage, Dump

@@ -27,7 +27,7 @@ from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
-from calltape_analyzer.reading.targets import outside_words
+from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 

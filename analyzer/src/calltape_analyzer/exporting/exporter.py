@@ -38,9 +38,8 @@ from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_asser
 from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
-from calltape_analyzer.model.calls import preserved
-from calltape_analyzer.model.contexts import as_called
-from calltape_analyzer.model.state import unchanged
+from calltape_analyzer.model.calls import as_called
+from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt, Outcome

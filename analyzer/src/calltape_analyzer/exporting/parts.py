@@ -18,7 +18,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape

@@ -24,11 +24,14 @@ from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable
-from calltape_analyzer.writing.coverage import calls_in, coverage_for
-from calltape_analyzer.writing.lineage import derived, numbering_of
+from calltape_analyzer.writing.lineage import calls_in, coverage_for, derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
-from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import (
+    TemporaryFolder,
+    compressor_of,
+    copy_tape,
+    refuse_inputs,
+)
 from calltape_schema.records import Manifest
 
 __all__ = ["MinimiseReport", "minimise"]

@@ -1,39 +1,185 @@
-"""The model itself: how it is called like the recorded method, and what a trace must not leave in
-it."""
+"""Calls of a model as it was called: by the recorded method, under autocast, with the default
+dtype, in the grad and inference modes, and in training or evaluation mode."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.model.attributes import has_state
-from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.tensors import torch_constant
 from calltape_schema.records import Target
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "as_called",
     "as_module",
-    "code_of",
+    "detached",
     "device_of",
     "eager",
     "entry_of",
     "experts_as",
-    "preserved",
+    "under_autocast",
     "wanted_classes",
+    "with_default_dtype",
+    "without_autocast",
+    "without_saved_tensors",
 ]
 
-_MAX_DEPTH = 4
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""What torch takes for a default dtype, and casts to. A tape may name any other."""
+_KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
+
+
+@contextmanager
+def as_called(context: Context, device: str, model: Any = None) -> Iterator[None]:
+    """Puts this thread into the context of a call, and out of its own; and the model into the mode
+    that it was in.
+
+    Gradients take memory, so they are recorded only if the model asks whether they are.
+
+    Args:
+        context: of the call.
+        device: that it runs on now.
+        model: what is called: a module, or a method of one. Anything else has no mode.
+    """
+    import torch
+
+    grad = context.grad and "grad" in context.asked
+    inference = context.inference and "inference" in context.asked
+    with (
+        without_autocast(),
+        torch.inference_mode(inference),
+        torch.set_grad_enabled(grad),
+        with_default_dtype(context),
+        under_autocast(context, device),
+        _in_mode(model, training=context.training),
+    ):
+        yield
+
+
+@contextmanager
+def _in_mode(model: Any, *, training: bool) -> Iterator[None]:
+    """Puts a module into training or evaluation mode. Parts may be in another mode than the whole,
+    so that one that is in this mode stays as it is.
+
+    Only the flags are set: ``train()`` of a class of its own may do anything, such as to merge
+    weights, in each run. A frozen module of TorchScript has no mode.
+    """
+    import torch
+
+    module = getattr(model, "__self__", model)
+    now = getattr(module, "training", None) if isinstance(module, torch.nn.Module) else None
+    if now is None or now is training:
+        yield
+        return
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        for part, _ in before:
+            part.training = training
+        yield
+    finally:
+        for part, was in before:
+            part.training = was
+
+
+@contextmanager
+def with_default_dtype(context: Context) -> Iterator[None]:
+    """Gives this process the default dtype of a call. A program has it in no operator: what makes a
+    tensor asks for it whenever it runs."""
+    import torch
+
+    before = torch.get_default_dtype()
+    dtype = before
+    if context.dtype in _FLOATS:
+        dtype = torch_constant("dtype", context.dtype)
+    if dtype is before:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def under_autocast(context: Context, device: str) -> Iterator[None]:
+    """Puts this thread under the autocast of a call. A trace sees it only if it is entered within
+    what is traced.
+
+    Autocast for the device of the arguments becomes autocast for the device that the call runs on
+    now: calls of a server are run again on a machine without its accelerator.
+    """
+    import torch
+
+    here = device.partition(":")[0]
+    wanted = dict(context.autocast)
+    if here not in wanted and context.met:
+        wanted[here] = context.met[0][1]
+    with ExitStack() as stack:
+        for kind, name in wanted.items():
+            if name in _FLOATS and _is_available(kind):
+                dtype = torch_constant("dtype", name)
+                # A cache of cast weights would outlive a trace, if the caller is under autocast.
+                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Runs what is in the block without any autocast of this thread. The casts are in a program
+    that was traced under it, and would be made twice."""
+    import torch
+
+    with ExitStack() as stack:
+        for kind in _KINDS:
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+def detached(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The same leaves without what gradients would be computed from, which takes memory."""
+    import torch
+
+    return {
+        path: leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
+        for path, leaf in leaves.items()
+    }
+
+
+def without_saved_tensors() -> AbstractContextManager[Any]:
+    """Lets a run record gradients without what they would be computed from: it takes no more memory
+    than a run without them. A model that computes gradients itself raises an error in it."""
+    import torch
+
+    def nothing(_: Any) -> Any:
+        return None
+
+    return torch.autograd.graph.saved_tensors_hooks(nothing, nothing)
+
+
+def _is_available(kind: str) -> bool:
+    import torch
+
+    if kind == "cpu":
+        return True
+    if kind not in _KINDS or not torch.amp.is_autocast_available(kind):
+        return False
+    module = vars(torch).get(kind)
+    return module is not None and bool(getattr(module, "is_available", lambda: False)())
+
+
 _PYTHON_MODULE = "builtins:module"
 
 
@@ -98,95 +244,6 @@ def eager(
 
 
 @contextlib.contextmanager
-def preserved(module: torch.nn.Module) -> Iterator[None]:
-    """Undoes what a traced forward leaves in a model: attributes with symbolic values, also within
-    containers and objects, and parameters or buffers that were replaced.
-
-    Other attributes stay as they are: libraries install hooks when a forward first runs and note it
-    in an attribute (transformers' output capturing), and one without the other breaks the model.
-    """
-    before = [(part, dict(vars(part))) for part in module.modules()]
-    registries = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
-    containers = _containers(module)
-    try:
-        yield
-    finally:
-        from calltape_analyzer.model.state import put_back_registry
-
-        for container, elements in containers:
-            _put_back(container, elements)
-        for part, state in before:
-            for name, value in list(vars(part).items()):
-                if value is not state.get(name) and _is_symbolic(value):
-                    if name in state:
-                        vars(part)[name] = state[name]
-                    else:
-                        del vars(part)[name]
-        for part, parameters, buffers in registries:
-            put_back_registry(part._parameters, parameters)
-            put_back_registry(part._buffers, buffers)
-
-
-def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
-    """The containers in a model's attributes, each with a copy of its elements. The dict of
-    attributes of an object that is neither a module nor a tensor is a container, too."""
-    import torch
-
-    found: dict[int, tuple[Any, Any]] = {}
-    waiting = [
-        (value, 0)
-        for part in module.modules()
-        for name, value in vars(part).items()
-        if name not in ("_parameters", "_buffers", "_modules")
-    ]
-    while waiting:
-        value, depth = waiting.pop()
-        if not isinstance(value, dict | list | tuple | set | deque):
-            if isinstance(value, torch.Tensor) or not has_state(value):
-                continue
-            value = vars(value)
-        if id(value) in found or depth > _MAX_DEPTH:
-            continue
-        inside = list(value.values() if isinstance(value, dict) else value)
-        found[id(value)] = (value, dict(value) if isinstance(value, dict) else inside)
-        waiting += [(child, depth + 1) for child in inside]
-    return list(found.values())
-
-
-def _put_back(container: Any, before: Any) -> None:
-    """Puts the elements of a container back, if there are symbolic values among them now."""
-    if isinstance(container, dict):
-        for key in [key for key, value in container.items() if value is not before.get(key)]:
-            if not _is_symbolic(container[key]):
-                continue
-            if key in before:
-                container[key] = before[key]
-            else:
-                del container[key]
-    elif not isinstance(container, tuple) and _is_symbolic(list(container)):
-        container.clear()
-        (container.update if isinstance(container, set) else container.extend)(before)
-
-
-def _is_symbolic(value: Any) -> bool:
-    """Whether a value, or an element of a container or cache, belongs to a trace."""
-    import torch
-    from torch._subclasses import FakeTensor
-    from torch.utils import _pytree as pytree
-
-    kinds = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-    leaves = pytree.tree_leaves(value)
-    objects = [leaf for leaf in leaves if has_state(leaf)]
-    attributes = [list(vars(one).values()) for one in objects]
-    parts = leaves + pytree.tree_leaves(attributes)
-    return any(isinstance(part, kinds) or _is_functional(part) for part in parts)
-
-
-def _is_functional(value: Any) -> bool:
-    return type(value).__name__ == "FunctionalTensor"
-
-
-@contextlib.contextmanager
 def experts_as(module: Any, implementation: str | None) -> Iterator[None]:
     """Lets a mixture of experts of transformers run its experts in one way within the block."""
     if implementation is None:
@@ -209,14 +266,3 @@ def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
         given: what the caller allows anyway.
     """
     return given.with_model(getattr(target, "__self__", target))
-
-
-def code_of(target: Any) -> dict[str, None]:
-    """The names of the modules of Python that a model is made of: its own first."""
-    import torch
-
-    target = getattr(target, "__self__", target)  # the model of a bound method
-    if not isinstance(target, torch.nn.Module):
-        return dict.fromkeys([str(getattr(target, "__module__", ""))])
-    kinds = dict.fromkeys(type(part) for part in target.modules())
-    return dict.fromkeys(base.__module__ for kind in kinds for base in kind.__mro__)

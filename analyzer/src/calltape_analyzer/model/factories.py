@@ -48,39 +48,26 @@ def imported(name: str) -> Any:
     except (Exception, SystemExit) as error:  # importing a model runs anything
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent is not None and f"{module}.".startswith(f"{absent}."):
-            raise _no_module(name, absent) from error
+            reason = (
+                f"{name} cannot be imported: no module {absent} in the current directory or on the "
+                "Python path"
+            )
+            advice = "run it in the directory that has the module, or put that on PYTHONPATH"
+            if module.endswith(".py"):
+                reason = f"{module} is the name of a file, and not of a module"
+                advice = f"write {module.removesuffix('.py')}:{attribute}"
+            raise UnfitNameError(reason, advice=advice) from error
         raise _failed(f"{name} cannot be imported", error) from error
     return found
 
 
-def _no_module(name: str, absent: str) -> UnfitNameError:
-    """The error for a module that is not there: the one of a name, or a package that it is in."""
-    module, _, attribute = name.partition(":")
-    if module.endswith(".py"):
-        return UnfitNameError(
-            f"{module} is the name of a file, and not of a module",
-            advice=f"write {module.removesuffix('.py')}:{attribute}",
-        )
-    return UnfitNameError(
-        f"{name} cannot be imported: no module {absent} in the current directory or "
-        "on the Python path",
-        advice="run it in the directory that has the module, or put that on PYTHONPATH",
-    )
-
-
 def _no_attribute(module: str, found: Any, attribute: str, part: str) -> UnfitNameError:
     """The error for an attribute that is not there, with the functions and classes that are."""
-    own = (
-        [
-            name
-            for name, one in vars(found).items()
-            if callable(one)
-            and not name.startswith("_")
-            and getattr(one, "__module__", "") == module
-        ]
-        if hasattr(found, "__dict__")
-        else []
-    )
+    own = [
+        name
+        for name, one in getattr(found, "__dict__", {}).items()
+        if callable(one) and not name.startswith("_") and getattr(one, "__module__", "") == module
+    ]
     near = difflib.get_close_matches(part, own, _MOST_NAMED) or own
     such = f", such as {some_of(near, _MOST_NAMED)}" if near else ""
     return UnfitNameError(f"{module} has no {attribute}", advice=f"name one that is there{such}")
@@ -95,24 +82,18 @@ def made_by(name: str) -> torch.nn.Module:
     Raises:
         UsageError: it cannot be imported, fails, or gives something that is no module.
     """
-    made = _called(imported(name), name)
+    made = imported(name)
     import torch
 
+    if not isinstance(made, torch.nn.Module):
+        try:
+            made = made()
+        except (Exception, SystemExit) as error:
+            raise _failed(f"{name}() failed", error) from error
     if not isinstance(made, torch.nn.Module):
         what = f"{type(made).__module__}.{type(made).__qualname__}"
         raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
     return made
-
-
-def _called(found: Any, name: str) -> Any:
-    import torch
-
-    if isinstance(found, torch.nn.Module):
-        return found
-    try:
-        return found()
-    except (Exception, SystemExit) as error:
-        raise _failed(f"{name}() failed", error) from error
 
 
 def _failed(what: str, error: BaseException) -> BaseException:

@@ -153,17 +153,14 @@ def held_generators(module: torch.nn.Module | None) -> Iterator[Any]:
     known: set[int] = set()
     parts = [] if module is None else list(module.modules())
     modules = dict.fromkeys(type(part).__module__ for part in parts)
-    owners = [*parts, *(sys.modules[name] for name in modules if _may_hold(name))]
+    there = (n for n in modules if n in sys.modules and n.partition(".")[0] != "torch")
+    owners = [*parts, *map(sys.modules.__getitem__, there)]
     for value in (value for owner in owners for value in list(vars(owner).values())):
         # Not isinstance, which asks the objects of others. What the system draws has no state.
         is_one = issubclass(type(value), kinds) and not issubclass(type(value), random.SystemRandom)
         if is_one and id(value) not in known:
             known.add(id(value))
             yield value
-
-
-def _may_hold(name: str) -> bool:
-    return name in sys.modules and name.partition(".")[0] != "torch"
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -12,9 +12,9 @@ from calltape_analyzer.facts import Fact
 from calltape_analyzer.observer.stored_calls import Argument, StoredCall
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener
+from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.rendering import render
-from calltape_analyzer.pytree.result_values import Unknown
 from calltape_analyzer.reading.call import Call
 
 __all__ = ["InputCandidate", "ObserverInfo", "flat_outputs"]

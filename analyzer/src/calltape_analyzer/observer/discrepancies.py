@@ -13,8 +13,8 @@ from calltape_analyzer.comparison.verdicts import Against, Verdict
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import CallValue, match_inputs
+from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.pytree.rendering import render
-from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
 
 __all__ = ["Feed", "PeerRun"]

@@ -27,7 +27,7 @@ from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.progress import watched
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from calltape_recorder import Recorder

@@ -28,8 +28,12 @@ from calltape_analyzer.program_source import (
 )
 from calltape_analyzer.pytree.caches import set_token_counters, window_leaves
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.flattening import FlatTree, Slot, is_empty, mapping_keys
-from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.pytree.flattening import (
+    FlatTree,
+    Slot,
+    is_empty,
+    mapping_keys,
+)
 from calltape_analyzer.pytree.placeholder import Placeholder, check_rebuilt
 from calltape_analyzer.pytree.tensors import zeros
 from calltape_analyzer.text import counted
@@ -236,11 +240,8 @@ class SingleGraph:
                 return None
             return {axis: named.get((i, axis), torch.export.Dim.DYNAMIC) for axis in dynamic[i]}
 
-        def namedtuple(form: FlatTree, parts: list[Any]) -> Any:
-            return rebuilt_namedtuple(self._classes.get(form.type or ""), form, parts)
-
         found = {
-            self._signature.name_of(argument.key): nested(reference.form, shape, namedtuple)
+            self._signature.name_of(argument.key): reference.form.filled(shape, self._classes)
             for argument, (reference, _) in zip(self._best.all, self._references, strict=True)
         }
         positional = len(self._best.args)

@@ -18,9 +18,10 @@ from typing import Any, Literal, NamedTuple
 from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
 from calltape_analyzer.observing.signature import DataKeys, PassedArguments, Signature
 from calltape_analyzer.observing.size_table import Column, columns_of
-from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.pytree.nodes import nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
-from calltape_analyzer.reading.calls import Calls, SeenInputs
+from calltape_analyzer.reading.call_ref import SeenInputs
+from calltape_analyzer.reading.calls import Calls
 from calltape_schema.privacy import KeySets
 from calltape_schema.tree import (
     BoolNode,

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
 from calltape_analyzer.observing.tallies import Seen, Span, Tally
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import counted
 

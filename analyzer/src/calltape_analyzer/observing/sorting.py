@@ -30,8 +30,8 @@ from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.observing.traffic_counters import TrafficCounters, raised_are_evidence
 from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.calls import Calls, SeenInputs
+from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
+from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted, named
 from calltape_schema.errors import TapeError

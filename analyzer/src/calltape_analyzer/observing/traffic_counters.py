@@ -19,11 +19,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
+from calltape_analyzer.errors import Damage
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.recordings import goes_on, places_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted

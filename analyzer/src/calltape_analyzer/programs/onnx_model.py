@@ -36,7 +36,7 @@ from calltape_analyzer.programs.untrusted_files import (
     load_onnx_proto,
     reject_data_outside,
 )
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import TemporaryFolder
 
 __all__ = ["OnnxModel"]
 

@@ -16,7 +16,7 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
-from calltape_analyzer.model.contexts import with_default_dtype
+from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.groups import SortedCall, layout_name
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import difference_of
@@ -35,8 +35,8 @@ from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
+from calltape_analyzer.pytree.nodes import ABSENT, values_in
 from calltape_analyzer.pytree.placeholder import Placeholder, Unmade, placeholders_in
-from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts

@@ -20,9 +20,9 @@ from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked

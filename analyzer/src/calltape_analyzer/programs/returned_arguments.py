@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from calltape_analyzer.pytree.caches import is_cache_value
-from calltape_analyzer.pytree.recorded_description import describe_as_recorded
+from calltape_analyzer.pytree.description import describe_as_recorded
 
 __all__ = ["changed_arguments", "in_own_objects", "returned_arguments", "tensor_ids"]
 

@@ -35,7 +35,7 @@ from calltape_analyzer.programs.untrusted_files import digest_of
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import TemporaryFolder
 
 __all__ = ["expect_place", "save"]
 

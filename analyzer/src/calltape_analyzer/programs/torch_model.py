@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.facts import Rejection
-from calltape_analyzer.model.contexts import without_autocast
+from calltape_analyzer.model.calls import without_autocast
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.torch_version import demand_torch

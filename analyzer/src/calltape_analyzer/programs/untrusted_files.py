@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.pytree.memory_limit import memory_limit_of
+from calltape_analyzer.limits import memory_limit_of
 from calltape_schema.remedies import Remedy
 
 __all__ = [

@@ -26,7 +26,7 @@ from calltape_analyzer.programs.dispatch import CallOrigin, accepting_programs, 
 from calltape_analyzer.programs.notes import Unwritten
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import InState, MaybeState, RandomAdvice, RandomDiffers
-from calltape_analyzer.pytree.result_values import Returned
+from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 

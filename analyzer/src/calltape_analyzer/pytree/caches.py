@@ -9,6 +9,7 @@ it to those tables; nothing has to be changed here.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from calltape_schema.cache_classes import (
@@ -44,6 +45,7 @@ __all__ = [
     "set_token_counters",
     "source_of_derived",
     "window_leaves",
+    "with_subclasses",
 ]
 
 # Which values are caches.
@@ -90,7 +92,12 @@ def is_of_cache_library(module: str) -> bool:
 def loaded_cache_classes() -> list[type]:
     """The base classes of caches that this process has loaded, and all their subclasses."""
     bases = [vars(sys.modules[m]).get(n) for n, m in CACHES.items() if m in sys.modules]
-    waiting = [base for base in bases if isinstance(base, type)]
+    return with_subclasses(base for base in bases if isinstance(base, type))
+
+
+def with_subclasses(bases: Iterable[type]) -> list[type]:
+    """Classes, and all classes below them that this process has loaded."""
+    waiting = list(bases)
     found: list[type] = []
     while waiting:
         cls = waiting.pop()

@@ -1,36 +1,245 @@
-"""The classes that a tape may be rebuilt from.
+"""The one rule of which classes of this process objects of a tape are made of. Everything that
+reads a tape obeys it, by way of :class:`ClassIndex`.
 
-In comes a class name of a tape. Out goes a class that this process has loaded and allows, or None;
-nothing is imported for a name. What is allowed, :mod:`calltape_analyzer.pytree.class_rule` says.
+In comes the name that a class has on a tape; out goes a class that this process has loaded, or
+None. Nothing is imported, and no code of a class runs. Classes of Python's own library, and those
+with ``__del__``, are used in no case: what they do when they go away, they do with what the tape
+set.
 """
 
 from __future__ import annotations
 
+import argparse
+import builtins
 import collections
 import dataclasses
+import enum
 import keyword
 import sys
+import types
+import typing
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.class_rule import (
-    ModelPackages,
-    is_never_made,
-    known_class,
-    name_of,
-)
+from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library, with_subclasses
 from calltape_analyzer.text import printable
+from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of, qualname_of
 
 __all__ = [
-    "NO_STAND_IN", "ClassIndex", "Classes", "ModuleKey", "is_named_tuple_of",
-    "loaded_batch_classes", "name_of",
-]  # fmt: skip
+    "NO_STAND_IN",
+    "ClassIndex",
+    "Classes",
+    "ModuleKey",
+    "is_named_tuple_of",
+    "is_never_made",
+    "known_class",
+    "loaded_batch_classes",
+    "name_of",
+    "registration_of",
+]
+
+_BUILTINS = (
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
+)
+PLAIN: dict[str, type] = {f"builtins:{one}": getattr(builtins, one) for one in _BUILTINS.split()}
+"""Plain classes, by the names that tapes have for them."""
+_COLLECTIONS = ("Counter", "OrderedDict", "UserDict", "UserList", "defaultdict", "deque")
+PLAIN |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
+PLAIN["types:SimpleNamespace"] = types.SimpleNamespace
+PLAIN["builtins:mappingproxy"] = types.MappingProxyType
+
+# A named tuple of torch; and the results of its functions, which are structseqs.
+_PACKED_SEQUENCE = "torch.nn.utils.rnn:PackedSequence"
+_RETURN_TYPES = "torch.return_types"
+
+_MAY_BE_NAMED = (*PLAIN.values(), argparse.Namespace)
+"""The classes of Python's own library that a caller may name: all of their state is what they hold,
+or plain attributes."""
+_NAMES = frozenset({*PLAIN, "argparse:Namespace"})
 
 _OF_TRANSFORMERS = "transformers."
+# The base classes of transformers' results, and of configurations, which are dataclasses; the state
+# of some models has its configuration.
+_DATACLASSES = (
+    ("transformers.utils.generic", "ModelOutput"),
+    ("transformers.configuration_utils", "PreTrainedConfig"),
+)
+
+_CALLTAPE = ("calltape_analyzer", "calltape_recorder", "calltape_schema")
+_OF_PYTHON = sys.stdlib_module_names - {"__main__"}
+_NO_PACKAGE = _OF_PYTHON | {"", "torch", "transformers", *_CALLTAPE}
+"""What is never the package of a model, whatever a model is made of. Which classes of transformers
+may be made, calltape knows: the others hold kernels, files and processes."""
+
 _MAX_STAND_INS, _MAX_FIELDS = 256, 200
 NO_STAND_IN = frozenset({"builtins", "collections", "types", "torch"})
 """The packages of classes that are containers, or tensors, and no records."""
+
+_HOOKS = (
+    "__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__new__", "__reduce__",
+    "__reduce_ex__", "__setstate__",
+)  # fmt: skip
+"""Python calls these of itself, or whoever copies an object does."""
+
+_METACLASSES = (type, enum.EnumMeta)
+
+_SETSTATE = getattr(dataclasses, "_dataclass_setstate", None)
+"""What dataclasses gives frozen classes with slots."""
+
+
+def name_of(cls: type) -> str:
+    """The name that tapes have for a class: ``module:qualified.name``."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _loaded(module: str, qualname: str) -> Any:
+    """The object of a name in a module that is loaded. ``getattr`` is not used: on the packages of
+    transformers it imports more modules."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if issubclass(type(found), types.ModuleType):
+            found = types.ModuleType.__getattribute__(found, "__dict__").get(part)
+        elif issubclass(type(found), type):
+            found = namespace_of(found).get(part)
+        else:
+            return None
+    return found
+
+
+def _loaded_class(name: str) -> type | None:
+    """The loaded class of a name, if it is its own."""
+    module, _, qualname = name.partition(":")
+    found = _loaded(module, qualname)
+    if not issubclass(type(found), type):
+        return None
+    return found if (module_of(found), qualname_of(found)) == (module, qualname) else None
+
+
+def is_never_made(name: str, cls: type | None = None) -> bool:
+    """Whether no object of a class is made, not even if the caller named it: it is of Python's own
+    library, or has a ``__del__``.
+
+    Args:
+        name: of the class on the tape, or here.
+        cls: the class, if it is at hand.
+    """
+    if cls is None:
+        if name in _NAMES:
+            return False
+        cls = _loaded_class(name)
+        if cls is None:
+            return package_of(name.partition(":")[0]) in _OF_PYTHON
+    if any(cls is one for one in _MAY_BE_NAMED):
+        return False
+    return package_of(module_of(cls)) in _OF_PYTHON or _has_del(cls)
+
+
+def package_of(module: str) -> str:
+    """The package that a module is in."""
+    return module.partition(".")[0]
+
+
+def _has_del(cls: type) -> bool:
+    return any("__del__" in namespace_of(base) for base in mro_of(cls))
+
+
+# What calltape knows.
+
+
+def known_class(name: str) -> type | None:
+    """The class of this name if it is one that calltape knows, and this process has loaded it: a
+    plain one, of torch, or of caches, layers of caches, model outputs, batches or configurations.
+    Attributes are all of its state, so that an object can be made without running its code."""
+    if name in PLAIN:
+        return PLAIN[name]
+    module = name.partition(":")[0]
+    if module == _RETURN_TYPES:
+        found = _loaded_class(name)
+        return found if hasattr(found, "n_sequence_fields") else None
+    if name == _PACKED_SEQUENCE:
+        return _loaded_class(name)
+    if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
+        return None
+    found = _loaded_class(name)
+    if found is None or _has_del(found):
+        return None
+    bases = [base for base in (_loaded(*one) for one in _DATACLASSES) if isinstance(base, type)]
+    is_result = found.__module__.startswith(_OF_TRANSFORMERS) and issubclass(found, tuple(bases))
+    is_known = has_known_state(found) or is_result or issubclass(found, collections.UserDict)
+    return found if is_known else None
+
+
+# What a model brings.
+
+
+class ModelPackages:
+    """The packages that a model is of: those that define its class, and the classes of its parts.
+    The class of a wrapper and a part of a library bring their packages, too; torch, transformers
+    and Python's own library are none.
+
+    Args:
+        model: a module, or a function.
+    """
+
+    def __init__(self, model: Any) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(model, torch.nn.Module):
+            modules = [module_of(type(part)) for part in model.modules()]
+        else:
+            modules = [str(getattr(model, "__module__", ""))]
+        packages = {one: package_of(one) for one in modules}
+        self._packages = frozenset(packages.values()) - _NO_PACKAGE
+        self._modules = tuple(one for one, package in packages.items() if package in self._packages)
+
+    def find(self, name: str) -> type | None:
+        """The dataclass, named tuple or enum of this name that one of the packages defines, if it
+        is a plain one. A name in ``__main__`` may be of a script that is imported now: it is looked
+        for where the model's classes are defined."""
+        module, _, qualname = name.partition(":")
+        places = ("__main__", *self._modules) if module == "__main__" else (module,)
+        for place in places:
+            if package_of(place) in self._packages:
+                found = _loaded_class(f"{place}:{qualname}")
+                # The hash of a class may be code of its metaclass.
+                if found is not None and type(found) in _METACLASSES and _is_plain(found):
+                    return found
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(cls: type) -> bool:
+    """Whether a class is a dataclass, named tuple or enum whose objects can be made, and go away,
+    without any of its code."""
+    if _has_del(cls):
+        return False
+    if type(cls) is enum.EnumMeta:
+        return True  # its members are looked up by name; it is not called
+    if any(_has_hook(base) for base in mro_of(cls)):
+        return False
+    if not dataclasses.is_dataclass(cls):
+        return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
+    # Code decides what it means to set a field under whose name a property stands.
+    found = [type(class_attribute(cls, one.name)) for one in dataclasses.fields(cls)]
+    return not any(
+        hasattr(kind, "__set__") and kind is not types.MemberDescriptorType for kind in found
+    )
+
+
+def _has_hook(base: type) -> bool:
+    if base in PLAIN.values() or base in (typing.Generic, typing.Protocol):
+        return False
+    own = namespace_of(base)
+    found = {name for name in _HOOKS if name in own}
+    if "_field_defaults" in own and "_fields" in own:
+        found.discard("__new__")  # what collections.namedtuple makes
+    if getattr(own.get("__dataclass_params__"), "frozen", False):
+        # dataclasses refuses to make a class frozen that has these itself.
+        found -= {"__setattr__", "__delattr__"}
+    if own.get("__setstate__") is not None and own["__setstate__"] is _SETSTATE:
+        found.discard("__setstate__")
+    return bool(found) and known_class(name_of(base)) is not base
 
 
 def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
@@ -78,8 +287,16 @@ class ClassIndex:
     def __init__(
         self, classes: Classes = (), model: Any = None, *, stand_ins: bool = False
     ) -> None:
-        named = _by_name(classes)
-        self._given = {n: cls for n, cls in named.items() if not is_never_made(n, cls)}
+        given: Any = classes.by_name if isinstance(classes, ClassIndex) else classes
+        self._given: dict[str, type] = {}
+        pairs = given.items() if isinstance(given, Mapping) else ((None, cls) for cls in given)
+        for given_name, cls in pairs:
+            if not isinstance(cls, type):
+                advice = "pass the classes themselves"
+                raise UsageError(f"{cls!r:.100} is not a class", advice=advice)
+            name = name_of(cls) if given_name is None else given_name
+            if not is_never_made(name, cls):
+                self._given[name] = cls
         self._model = model
         self._packages = None if model is None else ModelPackages(model)
         self._modules: dict[str, Any] | None = None
@@ -142,12 +359,6 @@ class ClassIndex:
         it is torch's own registration of a deque."""
         return self._given.get(name) or (collections.deque if name == _DEQUE else None)
 
-    def registered(self, cls: type) -> Any | None:
-        """The registration of a class with torch's pytree (it has ``unflatten_fn``), or None."""
-        pytree = sys.modules.get("torch.utils._pytree")
-        nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
-        return nodes.get(cls)
-
     def stand_in(self, name: str, kind: str, fields: Sequence[str]) -> type | None:
         """A class without code that stands for one that is not allowed, if that was asked for.
 
@@ -157,15 +368,28 @@ class ClassIndex:
             fields: of the object.
         """
         known = self._stand_ins
-        if known is None or name.partition(":")[0].partition(".")[0] in NO_STAND_IN:
+        if known is None or package_of(name.partition(":")[0]) in NO_STAND_IN:
             return None
-        if len(fields) > _MAX_FIELDS or not all(map(_can_be_field, fields)):
-            return None
-        if kind == "namedtuple" and any(one.startswith("_") for one in fields):
+        hidden = "_" if kind == "namedtuple" else "__"
+        if len(fields) > _MAX_FIELDS or not all(
+            one.isidentifier() and one.isascii() and not keyword.iskeyword(one)
+            and not one.startswith(hidden) for one in fields
+        ):  # fmt: skip
             return None
         key = (name, kind, () if kind == "object" else tuple(fields))
         if key not in known and len(known) < _MAX_STAND_INS:
-            known[key] = _stand_in(*key)
+            made: Any
+            if kind == "namedtuple":
+                make: Any = collections.namedtuple
+                made = make("StandIn", fields)
+            elif kind == "dataclass":
+                made = dataclasses.make_dataclass("StandIn", [(n, object, None) for n in fields])
+            else:
+                made = type("StandIn", (), {})
+            # What is described of it is the same as of the recorded object.
+            module, _, qualname = name.partition(":")
+            made.__module__, made.__qualname__ = printable(module), printable(qualname)
+            known[key] = made
         return known.get(key)
 
 
@@ -175,49 +399,14 @@ Classes = Iterable[type] | Mapping[str, type] | ClassIndex
 _DEQUE = "collections:deque"
 
 
-def _by_name(classes: Classes) -> dict[str, type]:
-    if isinstance(classes, ClassIndex):
-        return dict(classes.by_name)
-    # A type checker cannot tell a mapping from an iterable of classes that is one.
-    is_named = isinstance(classes, Mapping)
-    values = cast("Mapping[str, type]", classes).values() if is_named else classes
-    for cls in values:
-        if not isinstance(cls, type):
-            raise UsageError(f"{cls!r:.100} is not a class", advice="pass the classes themselves")
-    if is_named:
-        return dict(cast("Mapping[str, type]", classes))
-    return {name_of(cls): cls for cls in cast("Iterable[type]", classes)}
-
-
-def _can_be_field(name: str) -> bool:
-    is_word = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    return is_word and not name.startswith("__")
-
-
-def _stand_in(name: str, kind: str, fields: tuple[str, ...]) -> type:
-    made: Any
-    if kind == "namedtuple":
-        make: Any = collections.namedtuple
-        made = make("StandIn", fields)
-    elif kind == "dataclass":
-        made = dataclasses.make_dataclass("StandIn", [(one, object, None) for one in fields])
-    else:
-        made = type("StandIn", (), {})
-    # What is described of it is the same as of the recorded object.
-    module, _, qualname = name.partition(":")
-    made.__module__, made.__qualname__ = printable(module), printable(qualname)
-    cls: type = made
-    return cls
-
-
 def loaded_batch_classes() -> list[type]:
     """The mappings of transformers that this process has loaded: what tokenizers and processors
     give."""
-    waiting: list[type[Any]] = [collections.UserDict]
-    found: list[type] = []
-    while waiting:
-        for cls in waiting.pop().__subclasses__():
-            waiting.append(cls)
-            if cls.__module__.startswith(_OF_TRANSFORMERS):
-                found.append(cls)
-    return list(dict.fromkeys(found))
+    every = with_subclasses([collections.UserDict])
+    return [cls for cls in every if cls.__module__.startswith(_OF_TRANSFORMERS)]
+
+
+def registration_of(cls: type) -> Any | None:
+    """The registration of a class with torch's pytree (it has ``unflatten_fn``), if any."""
+    pytree = sys.modules.get("torch.utils._pytree")
+    return getattr(pytree, "SUPPORTED_NODES", {}).get(cls)

@@ -13,12 +13,16 @@ process, its registration decides, because ``torch.export`` will use it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from calltape_analyzer.pytree.caches import is_cache_name, length_part
-from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of, registration_of
+from calltape_analyzer.pytree.nodes import named_children
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.rebuilding import rebuild
+from calltape_analyzer.pytree.tensors import is_tensor, torch_constant
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
@@ -30,7 +34,15 @@ from calltape_schema.tree import (
     TensorNode,
 )
 
-__all__ = ["FlatTree", "Flattener", "Slot", "flatten", "is_empty", "mapping_keys"]
+__all__ = [
+    "FlatTree",
+    "Flattener",
+    "Slot",
+    "flatten",
+    "is_empty",
+    "mapping_keys",
+]
+
 
 FormKind = Literal["slot", "list", "tuple", "dict", "namedtuple"]
 
@@ -78,6 +90,25 @@ class FlatTree:
                 yield form.slot
             stack.extend(reversed(form.children))
 
+    def filled(self, leaf: Callable[[FlatTree], Any], classes: ClassIndex) -> Any:
+        """Values in the lists, tuples, dicts and named tuples of the argument, such as its dynamic
+        shapes.
+
+        Args:
+            leaf: gives the value of a slot.
+            classes: of named tuples. One that is not known here, or that has other fields, is a
+                plain tuple.
+        """
+        if self.kind == "slot":
+            return leaf(self)
+        parts = [child.filled(leaf, classes) for child in self.children]
+        if self.kind == "dict":
+            return dict(zip(self.keys, parts, strict=True))
+        if self.kind == "namedtuple":
+            cls: Any = classes.get(self.type or "")
+            return tuple.__new__(cls, parts) if is_named_tuple_of(cls, self.keys) else tuple(parts)
+        return tuple(parts) if self.kind == "tuple" else parts
+
 
 Registered = Callable[["FieldsNode | DictNode | SequenceNode", str], "FlatTree | None"]
 """Returns the flat tree of an object whose class is registered in this process, or None."""
@@ -91,33 +122,34 @@ def flatten(node: Node, registered: Registered | None = None, path: str = "") ->
         registered: called for each node of a class, before the rule for unregistered classes.
         path: of the node, below the argument.
     """
-    if isinstance(node, SequenceNode) and node.kind in ("list", "tuple") and node.type is None:
-        parts = _indexed(node.children, path, registered)
-        return FlatTree("list" if node.kind == "list" else "tuple", children=parts)
+
+    def flat(nodes: Iterable[tuple[Any, Node]]) -> tuple[FlatTree, ...]:
+        return tuple(flatten(child, registered, f"{path}.{name!s}") for name, child in nodes)
+
     if isinstance(node, DictNode) and (node.type is None or node.type in _MAPPINGS):
-        parts = tuple(
-            flatten(child, registered, f"{path}.{key!s}")
-            for key, child in zip(node.keys, node.children, strict=True)
-        )
-        return FlatTree("dict", children=parts, keys=node.keys)
+        return FlatTree("dict", children=flat(named_children(node)), keys=node.keys)
+    if isinstance(node, SequenceNode) and node.kind in ("list", "tuple") and node.type is None:
+        kind: FormKind = "list" if node.kind == "list" else "tuple"
+        return FlatTree(kind, children=flat(named_children(node)))
     if isinstance(node, CustomNode):
         # Its registration was active in the recorder, and has flattened it by one level.
-        return FlatTree("list", children=_indexed(node.children, path, registered))
-    if isinstance(node, FieldsNode):
+        return FlatTree("list", children=flat(named_children(node)))
+    # A dict or a list of a class that torch does not take apart by itself flattens to the tensors
+    # in it, as an object does.
+    is_other_sequence = isinstance(node, SequenceNode) and node.kind != "list"
+    if isinstance(node, FieldsNode | DictNode | SequenceNode) and not is_other_sequence:
         found = registered(node, path) if registered is not None else None
-        return found if found is not None else _flatten_fields(node, registered, path)
-    if is_container_of_a_class(node):
-        found = registered(node, path) if registered is not None else None
-        return found or FlatTree("list", children=tuple(_tensors(node, registered, path)))
+        if found is not None:
+            return found
+        if isinstance(node, FieldsNode) and node.kind == "namedtuple":
+            parts = flat(named_children(node))
+            return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
+        if node.kind == "dataclass":
+            # torch.export.register_dataclass leaves out the fields that are None.
+            present = (one for one in named_children(node) if not isinstance(one[1], NoneNode))
+            return FlatTree("list", children=flat(present))
+        return FlatTree("list", children=tuple(_tensors_below(node, registered, path)))
     return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
-
-
-def is_container_of_a_class(node: Any) -> TypeGuard[SequenceNode | DictNode]:
-    """Whether a node is a dict or a list of a class that torch does not take apart by itself. It
-    flattens to the tensors in it, as an object does."""
-    if isinstance(node, DictNode):
-        return node.type is not None and node.type not in _MAPPINGS
-    return isinstance(node, SequenceNode) and node.type is not None and node.kind == "list"
 
 
 def _is_tensor(node: Any) -> TypeGuard[TensorNode]:
@@ -125,50 +157,18 @@ def _is_tensor(node: Any) -> TypeGuard[TensorNode]:
     return isinstance(node, TensorNode) and node.kind == "tensor"
 
 
-def _indexed(
-    nodes: Sequence[Node], path: str, registered: Registered | None
-) -> tuple[FlatTree, ...]:
-    return tuple(flatten(node, registered, f"{path}.{i}") for i, node in enumerate(nodes))
-
-
-def _flatten_fields(node: FieldsNode, registered: Registered | None, path: str) -> FlatTree:
-    named = [
-        (f"{path}.{name}", child) for name, child in zip(node.fields, node.children, strict=True)
-    ]
-    if node.kind == "namedtuple":
-        parts = tuple(flatten(child, registered, below) for below, child in named)
-        return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
-    if node.kind == "dataclass":
-        # torch.export.register_dataclass leaves out the fields that are None.
-        present = [(below, child) for below, child in named if not isinstance(child, NoneNode)]
-        return FlatTree(
-            "list", children=tuple(flatten(n, registered, below) for below, n in present)
-        )
-    return FlatTree("list", children=tuple(_attributes(node, registered, path)))
-
-
-def _attributes(node: FieldsNode, registered: Registered | None, path: str) -> Iterator[FlatTree]:
-    """The tensors in the attributes of an object, in the order of the attributes and as one flat
-    list (``k0, v0, k1, v1``). A cache inside the object stays a list by itself."""
-    for name, child in zip(node.fields, node.children, strict=True):
+def _tensors_below(node: Node, registered: Registered | None, path: str) -> Iterator[FlatTree]:
+    """The tensors in an object, in the order of its attributes and as one flat list (``k0, v0, k1,
+    v1``). A cache inside the object stays a list by itself."""
+    for name, child in named_children(node):
+        below = f"{path}.{name!s}"
+        if isinstance(child, FieldsNode) and is_cache_name(child.type):
+            yield flatten(child, registered, below)
+        elif not _is_tensor(child):
+            yield from _tensors_below(child, registered, below)
         # A private tensor is context. A private container is where a mapping keeps its items.
-        if not (name.startswith("_") and _is_tensor(child)):
-            yield from _tensors(child, registered, f"{path}.{name}")
-
-
-def _tensors(node: Node, registered: Registered | None, path: str) -> Iterator[FlatTree]:
-    if _is_tensor(node):
-        yield flatten(node, None, path)
-    elif isinstance(node, FieldsNode) and is_cache_name(node.type):
-        yield flatten(node, registered, path)
-    elif isinstance(node, FieldsNode):
-        yield from _attributes(node, registered, path)
-    elif isinstance(node, DictNode):
-        for key, child in zip(node.keys, node.children, strict=True):
-            yield from _tensors(child, registered, f"{path}.{key!s}")
-    elif isinstance(node, SequenceNode | CustomNode):
-        for i, child in enumerate(node.children):
-            yield from _tensors(child, registered, f"{path}.{i}")
+        elif not (isinstance(node, FieldsNode) and name.startswith("_")):
+            yield flatten(child, None, below)
 
 
 def is_empty(node: Any) -> bool:
@@ -186,11 +186,11 @@ def is_empty(node: Any) -> bool:
     return part is not None and is_empty(part)
 
 
-def mapping_keys(form: FlatTree, path: str = "") -> frozenset[str]:
+def mapping_keys(form: FlatTree) -> frozenset[str]:
     """The paths of all values of dicts, so that arguments whose dicts have different keys can be
     told apart."""
     found: set[str] = set()
-    stack = [(form, path)]
+    stack = [(form, "")]
     while stack:
         one, at = stack.pop()
         is_dict = one.kind == "dict"
@@ -218,23 +218,22 @@ class Flattener:
 
     def flatten(self, node: Node) -> FlatTree:
         """The flat tree of an argument, by the rule of the module."""
-        return flatten(node, self._registered_form if _supported_nodes() else None)
+        return flatten(node, self._registered_form if "torch" in sys.modules else None)
 
     def _registered_form(
         self, node: FieldsNode | DictNode | SequenceNode, path: str
     ) -> FlatTree | None:
-        from calltape_analyzer.pytree.rebuilding import rebuild
-
         if node.kind == "namedtuple":
             return None  # torch keeps named tuples as they are, registered or not
         cls = self._classes.get(node.type or "")
-        if cls is None or cls not in _supported_nodes():
+        registered = None if cls is None else registration_of(cls)
+        if registered is None:
             return None
         try:
             made = rebuild(node, self._stand_in, self._scalars, self._classes)
             if type(made) is not cls:
                 return None
-            children, _ = _supported_nodes()[cls].flatten_fn(made)
+            children, _ = registered.flatten_fn(made)
             parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(children))
         except Exception:  # a registration may refuse some layers; the rule here takes all
             return None
@@ -251,19 +250,16 @@ class Flattener:
         if type(value) is dict:
             parts = tuple(self._form_of(child, f"{path}.{key!s}") for key, child in value.items())
             return FlatTree("dict", children=parts, keys=tuple(value))
-        if type(value) in _supported_nodes():
-            children, _ = _supported_nodes()[type(value)].flatten_fn(value)
+        if (registered := registration_of(type(value))) is not None:
+            children, _ = registered.flatten_fn(value)
             parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(children))
             return FlatTree("list", children=parts)
-        if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+        if is_tensor(value):
             raise TypeError("a registration that computes new tensors")
         return FlatTree("slot", slot=Slot(path, None, NoneNode(kind="none")))
 
     def _stand_in(self, leaf: int) -> Any:
         if leaf not in self._stand_ins:
-            from calltape_analyzer.pytree.placeholder import Placeholder
-            from calltape_analyzer.pytree.tensors import torch_constant
-
             torch = sys.modules["torch"]
             facts = self._facts[leaf]
             dtype = torch_constant("dtype", facts.dtype)
@@ -277,9 +273,3 @@ class Flattener:
             self._stand_ins[leaf] = made
             self._leaf_of[id(made)] = leaf
         return self._stand_ins[leaf]
-
-
-def _supported_nodes() -> Mapping[Any, Any]:
-    pytree = sys.modules.get("torch.utils._pytree")
-    nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
-    return nodes

@@ -219,9 +219,15 @@ def place_together(
         tensors: by the number of the leaf, in memory of the CPU; some are replaced.
         made_up: those whose elements are not from the tape, and may become others.
     """
+    import torch
+
     groups: dict[int, list[int]] = defaultdict(list)
     for number, leaf in enumerate(leaves):
-        if leaf.storage is not None and leaf.layout == "strided" and _has_memory(tensors, number):
+        one = tensors.get(number)
+        has_memory = isinstance(one, torch.Tensor) and one.device.type == "cpu"
+        if leaf.storage is None or leaf.layout != "strided" or not has_memory:
+            continue
+        if not tensors[number].is_quantized:
             groups[leaf.storage].append(number)
     for members in groups.values():
         if len(members) > 1:
@@ -229,13 +235,6 @@ def place_together(
             free = sum(i in made_up for i in members)
             made = _together([leaves[i] for i in members], [tensors[i] for i in members], free)
             tensors.update(zip(members, made, strict=False))
-
-
-def _has_memory(tensors: dict[int, Any], number: int) -> bool:
-    import torch
-
-    one = tensors.get(number)
-    return isinstance(one, torch.Tensor) and one.device.type == "cpu" and not one.is_quantized
 
 
 def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> list[torch.Tensor]:
@@ -260,9 +259,14 @@ def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> lis
     memory = torch.zeros(size, dtype=torch.uint8).untyped_storage()
     plain = [_as_integers(tensor) for tensor in tensors]
     views = [_view(memory, p, one.dtype) for p, one in zip(places, plain, strict=True)]
-    pairs = [_once(view, one) for view, one in zip(views, plain, strict=True)]
-    for view, one in pairs:
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for view, one in zip(views, plain, strict=True):
+        # Of an axis that both have expanded, the first element stands for all.
+        for axis, (step, own) in enumerate(zip(view.stride(), one.stride(), strict=True)):
+            if step == own == 0 and view.shape[axis] > 1:
+                view, one = view.narrow(axis, 0, 1), one.narrow(axis, 0, 1)
         _filled(view, one)
+        pairs.append((view, one))
     if not all(torch.equal(view, one) for view, one in pairs[free:]):
         return []
     made = []
@@ -270,15 +274,6 @@ def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> lis
         one = _view(memory, place, tensor.dtype)
         made.append(one.requires_grad_() if tensor.requires_grad else one)
     return made
-
-
-def _once(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two tensors of one shape without what repeats in both: of an axis that both have expanded,
-    the first element."""
-    for axis, (step, own) in enumerate(zip(one.stride(), other.stride(), strict=True)):
-        if step == own == 0 and one.shape[axis] > 1:
-            one, other = one.narrow(axis, 0, 1), other.narrow(axis, 0, 1)
-    return one, other
 
 
 def _view(memory: Any, place: Place, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
@@ -293,11 +288,8 @@ def _view(memory: Any, place: Place, dtype: torch.dtype, device: Any = None) -> 
 
 def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as numbers of the same width, which torch copies exactly."""
-    import torch
-
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    plain = tensor.detach()
-    return plain.view(widths[tensor.dtype.itemsize]) if tensor.dtype.itemsize in widths else plain
+    integer = integers_of_width().get(tensor.dtype.itemsize)
+    return tensor.detach() if integer is None else tensor.detach().view(integer)
 
 
 def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = False) -> list[Any]:
@@ -448,19 +440,16 @@ def relaid_together(
             twin = next((j for j in bases if places[j] == places[i]), None)
             base = next((j for j in bases if overlap(places[j], places[i])), None)
             if twin is not None:
-                is_one = old[twin] is old[i]
-                found[i] = found[twin] if is_one else _again(found[twin])
+                found[i] = again = found[twin]
+                if old[twin] is not old[i]:  # the same memory as another object
+                    storage = again.untyped_storage()
+                    found[i] = _view(storage, place_of(again), again.dtype, again.device)
             elif base is not None:
                 found[i] = _slice_of(found[base], places[base], places[i], made[i])
             else:
                 found[i] = relaid(made[i], places[i])
                 bases.append(i)
     return [found[i] for i in range(len(made))]
-
-
-def _again(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as another object."""
-    return _view(tensor.untyped_storage(), place_of(tensor), tensor.dtype, tensor.device)
 
 
 def _slice_of(
@@ -551,19 +540,26 @@ def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         InferenceError: torch cannot view it as numbers either.
     """
-    import torch
-
     if tensor.dtype in computable_dtypes() or tensor.is_quantized:
         return tensor
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     try:
-        return tensor.view(widths[tensor.dtype.itemsize])
+        return tensor.view(integers_of_width()[tensor.dtype.itemsize])
     except (RuntimeError, TypeError, KeyError):
         name = str(tensor.dtype).removeprefix("torch.")
         raise InferenceError(
             f"torch cannot copy {name}",
             advice=without_the_argument(),
         ) from None
+
+
+@cache
+def integers_of_width() -> dict[int, torch.dtype]:
+    """For each number of bytes a dtype of this width whose elements torch copies exactly."""
+    import torch
+
+    return {
+        1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128
+    }  # fmt: skip
 
 
 @cache

@@ -25,7 +25,6 @@ __all__ = [
     "Placeholder",
     "Unmade",
     "check_rebuilt",
-    "class_advice",
     "has_data_keys",
     "placeholder_words",
     "placeholders_in",
@@ -83,8 +82,8 @@ class Placeholder:
     def __repr__(self) -> str:
         shown = ", ".join(str(name)[:_MAX_SHOWN] for name in self.names[:_MAX_NAMES])
         more = ", …" if len(self.names) > _MAX_NAMES else ""
-        held = shown and f"; holds {shown}{more}"
-        return printable(f"<Placeholder for {self.type_name}: {self.reason}{held}>")
+        parts = shown and f"; holds {shown}{more}"
+        return printable(f"<Placeholder for {self.type_name}: {self.reason}{parts}>")
 
 
 class Unmade(Placeholder):
@@ -103,12 +102,13 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
     if not found:
         return
     if unknown := {one.type_name: one.reason for _, one in found if one.is_of_unknown_class}:
-        held = dict.fromkeys(name for name, one in found if one.type_name in unknown)
-        names = " and ".join(held)
-        verb = "holds" if len(held) == 1 else "hold"
+        names = dict.fromkeys(name for name, one in found if one.type_name in unknown)
+        verb = "holds" if len(names) == 1 else "hold"
+        classes = " and ".join(f"a {name}" for name in unknown)
         raise InferenceError(
-            f"{names} {verb} {_articled(unknown)}, which {'was' if len(unknown) == 1 else 'were'} "
-            f"not rebuilt ({'; '.join(dict.fromkeys(unknown.values()))})",
+            f"{' and '.join(names)} {verb} {classes}, which "
+            f"{'was' if len(unknown) == 1 else 'were'} not rebuilt "
+            f"({'; '.join(dict.fromkeys(unknown.values()))})",
             advice=f"{class_advice(list(unknown))}; for export, also call "
             "register_flattening_functions(tape=tape)",
         )
@@ -141,7 +141,8 @@ def without_the_argument() -> Remedy:
 
 def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
     """What to do about a placeholder in an argument, if its class is known."""
-    class_name = found.type_name.rpartition(":")[2]
+    module, _, class_name = found.type_name.rpartition(":")
+    package = module.partition(".")[0]
     or_without = f"; or, {without_argument(name)}" if may_lack else ""
     if found.reason == NOT_REGISTERED:
         return (
@@ -153,13 +154,17 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
         return "record all of its parts with their values"
     if found.reason == DATA_KEYS:
         return f"pass what stands in it as lists or tensors, and record that{or_without}"
-    if found.reason == UNKNOWN_CLASS and _is_of_python(found.type_name):
+    if found.reason == UNKNOWN_CLASS and (
+        package == "builtins" or package in sys.stdlib_module_names - {"__main__"}
+    ):
+        # A generator, a file: it holds no tensors that a registration could name.
         return (
             f"no program takes one: read it before, and call the model with a list or tensors of "
             f"what it gives, and record that{or_without}"
         )
-    if found.reason == UNKNOWN_CLASS and (of_torch := _of_torch(found.type_name)):
-        return f"{of_torch}, and record that{or_without}"
+    if found.reason == UNKNOWN_CLASS and package == "torch":  # nobody registers these for others
+        how = _INSTEAD_OF.get(class_name, "call the model with the tensors that it holds")
+        return f"no program takes one: {how}, and record that{or_without}"
     if found.reason == UNKNOWN_CLASS:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
@@ -167,6 +172,13 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
             f"holds{or_without}"
         )
     return f"pass something else there that a tape can hold, and record again{or_without}"
+
+
+_INSTEAD_OF = {
+    "Generator": "draw the numbers before, and call the model with them",
+    "BlockMask": "let the model make it, of tensors or sizes that it takes",
+}
+"""What to do instead of passing an object of one of these classes of torch."""
 
 
 def unmade_advice(classes: Mapping[str, str]) -> str:
@@ -191,30 +203,6 @@ def class_advice(names: Sequence[str]) -> str:
     short = ", ".join(name.rpartition(":")[2] for name in some)
     options = " ".join(f"--classes {name}" for name in some)
     return printable(f"pass {Remedy(f'open_tape(path, classes=[{short}])', options)}")
-
-
-def _articled(names: Iterable[str]) -> str:
-    return " and ".join(f"a {name}" for name in names)
-
-
-def _of_torch(type_name: str) -> str:
-    """What to do about an object of a class of torch: nobody registers these for others. Empty for
-    another class."""
-    module, _, name = type_name.rpartition(":")
-    if module.partition(".")[0] != "torch":
-        return ""
-    if name == "Generator":
-        return "no program takes one: draw the numbers before, and call the model with them"
-    if name == "BlockMask":
-        return "no program takes one: let the model make it, of tensors or sizes that it takes"
-    return "no program takes one: call the model with the tensors that it holds"
-
-
-def _is_of_python(type_name: str) -> bool:
-    """Whether an object is a generator, a file or another object of Python's own library. It holds
-    no tensors that a registration could name."""
-    package = type_name.partition(":")[0].partition(".")[0]
-    return package == "builtins" or package in sys.stdlib_module_names - {"__main__"}
 
 
 def placeholder_words(value: Any) -> str:

@@ -11,12 +11,21 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+import importlib
+import types
+from collections import UserDict, UserList
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from calltape_analyzer.pytree.class_rule import is_never_made, known_class
-from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of
-from calltape_analyzer.pytree.nested_tensors import is_nested_node, nested_tensor
+from calltape_analyzer.pytree.classes import (
+    ClassIndex,
+    is_named_tuple_of,
+    is_never_made,
+    known_class,
+    registration_of,
+)
+from calltape_analyzer.pytree.nodes import is_nested_node
 from calltape_analyzer.pytree.placeholder import (
     NEVER_MADE,
     NOT_KNOWN,
@@ -26,11 +35,10 @@ from calltape_analyzer.pytree.placeholder import (
     Unmade,
     withheld_words,
 )
-from calltape_analyzer.pytree.tensors import torch_constant
-from calltape_analyzer.pytree.wrappers import filled_list, filled_mapping
+from calltape_analyzer.pytree.tensors import nested_tensor, torch_constant
 from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
-from calltape_schema.objects import slots_of
+from calltape_schema.objects import WRAPPERS, class_attribute, held_by, slots_of
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -48,7 +56,58 @@ from calltape_schema.tree import (
     are_distinct,
 )
 
-__all__ = ["rebuild"]
+__all__ = ["content_of", "filled_list", "filled_mapping", "rebuild"]
+
+_UNSET: dict[str, dict[str, Any]] = {
+    "BatchEncoding": {"_encodings": None, "_n_sequences": None},
+    "BatchFeature": {"skip_tensor_conversion": None},
+}
+"""The other attributes of transformers' mappings, as those have them whose data did not come from a
+tokenizer: they say how the data came about. By the name of the class that sets them."""
+
+
+def content_of(value: Any) -> dict[Any, Any] | list[Any] | None:
+    """What a container of a class of its own holds, as a built-in one; None for any other value."""
+    if isinstance(value, WRAPPERS):
+        held = held_by(value)
+        return dict(dict.items(held)) if isinstance(held, dict) else held and list(held)
+    if isinstance(value, dict):
+        return dict(dict.items(value))
+    return list(list.__iter__(value)) if isinstance(value, list) else None
+
+
+def filled_mapping(cls: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
+    """An instance of a class of mappings that holds these pairs.
+
+    Raises:
+        TypeError: the class is none of these.
+    """
+    if cls is types.MappingProxyType:
+        return cls(dict(pairs))
+    if issubclass(cls, UserDict):
+        made = cls.__new__(cls)
+        for kind in cls.__mro__:
+            if kind.__module__.partition(".")[0] == "transformers":
+                vars(made).update(_UNSET.get(kind.__name__, {}))
+        vars(made)["data"] = dict(pairs)
+        return made
+    if not issubclass(cls, dict):
+        raise TypeError(f"{cls.__name__} is not a dict")
+    base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
+    made = cls.__new__(cls)
+    for key, value in pairs:
+        base.__setitem__(made, key, value)
+    return made
+
+
+def filled_list(cls: Any, items: Iterable[Any]) -> Any:
+    """An instance of a subclass of list, or of ``UserList``, with these elements."""
+    made = cls.__new__(cls)
+    if issubclass(cls, UserList):
+        vars(made)["data"] = list(items)
+    else:
+        list.extend(made, items)
+    return made
 
 
 def rebuild(
@@ -86,7 +145,11 @@ class _Rebuilding:
 
     def tensor_node(self, node: TensorNode) -> Any:
         value = self.tensor(node.leaf)
-        return value if node.kind == "tensor" else _as_array(value)
+        if node.kind == "ndarray":
+            # NumPy is missing, or has no such dtype or no array of this size; or it was not kept.
+            with suppress(AttributeError, RuntimeError, TypeError, ValueError):
+                return value.numpy()
+        return value
 
     def scalar_node(self, node: ScalarNode) -> Any:
         value = self.scalars[node.scalar]
@@ -105,15 +168,6 @@ class _Rebuilding:
             return base.__new__(cls, value)
         except Exception:  # the class refuses; the value is still known
             return value
-
-    def none_node(self, node: NoneNode) -> Any:
-        return None if node.kind == "none" else ...
-
-    def bool_node(self, node: BoolNode) -> bool:
-        return node.value
-
-    def constant_node(self, node: ConstantNode) -> Any:
-        return torch_constant(node.kind, node.name)
 
     def enum_node(self, node: EnumNode) -> Any:
         cls = self.classes.get(node.type)
@@ -187,7 +241,7 @@ class _Rebuilding:
         if cls is None:
             is_never = is_never_made(node.type)
             return Placeholder(node.type, NEVER_MADE if is_never else NOT_PASSED, names, items)
-        registered = self.classes.registered(cls)
+        registered = registration_of(cls)
         if registered is None:
             return Placeholder(node.type, NOT_REGISTERED, names, items)
         context = self.value(node.context)
@@ -217,9 +271,9 @@ class _Rebuilding:
 _BUILDERS: dict[type, Callable[[_Rebuilding, Any], Any]] = {
     TensorNode: _Rebuilding.tensor_node,
     ScalarNode: _Rebuilding.scalar_node,
-    NoneNode: _Rebuilding.none_node,
-    BoolNode: _Rebuilding.bool_node,
-    ConstantNode: _Rebuilding.constant_node,
+    NoneNode: lambda _, node: None if node.kind == "none" else ...,
+    BoolNode: lambda _, node: node.value,
+    ConstantNode: lambda _, node: torch_constant(node.kind, node.name),
     EnumNode: _Rebuilding.enum_node,
     ClassNode: _Rebuilding.class_node,
     OpaqueNode: _Rebuilding.opaque_node,
@@ -234,16 +288,10 @@ _SCALAR_TYPES: dict[str, type] = {
 }  # fmt: skip
 
 
-def _size(items: tuple[Any, ...]) -> Any:
-    import torch
-
-    return torch.Size(items)
-
-
 _SEQUENCES: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "list": list,
     "tuple": tuple,
-    "size": _size,
+    "size": lambda items: importlib.import_module("torch").Size(items),
     "slice": lambda items: slice(*items),
     "range": lambda items: range(*items),
     "set": lambda items: set(_distinct(items)),
@@ -259,22 +307,17 @@ def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
     return items
 
 
-def _blank(cls: Any) -> Any:
-    """An instance without a state."""
-    return cls.__new__(cls)
-
-
-def _sequence_of(cls: type, items: tuple[Any, ...]) -> Any:
+def _sequence_of(cls: Any, items: tuple[Any, ...]) -> Any:
     """An instance of a subclass of a built-in sequence. It is filled by methods of the built-in, so
     that no method of the subclass runs."""
     if issubclass(cls, (list, collections.UserList)):
         return filled_list(cls, items)
     if issubclass(cls, collections.deque):
-        made = _blank(cls)
+        made = cls.__new__(cls)
         collections.deque.extend(made, items)
         return made
     if issubclass(cls, set):
-        made = _blank(cls)
+        made = cls.__new__(cls)
         set.update(made, _distinct(items))
         return made
     if issubclass(cls, tuple):
@@ -305,26 +348,23 @@ def _dataclass_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     declared = {field.name: field for field in dataclasses.fields(cls)}
     if unknown := state.keys() - declared.keys():
         raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r} here")
-    made = _blank(cls)
+    made: Any = cls.__new__(cls)
     for name, field in declared.items():
+        if name in state:
+            value = state[name]
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING and may_call:
+            value = field.default_factory()
+        else:
+            reason = f"{cls.__name__} needs the field {name!r}, which the tape does not have"
+            raise TypeError(reason)
         # object.__setattr__ also fills frozen classes and those with slots.
-        object.__setattr__(made, name, _set_or_default(cls, field, state, may_call))
+        object.__setattr__(made, name, value)
     if isinstance(made, collections.OrderedDict):  # transformers' ModelOutput is both
         for name, value in state.items():
             collections.OrderedDict.__setitem__(made, name, value)
     return made
-
-
-def _set_or_default(
-    cls: type, field: dataclasses.Field[Any], state: dict[str, Any], may_call: bool
-) -> Any:
-    if field.name in state:
-        return state[field.name]
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING and may_call:
-        return field.default_factory()
-    raise TypeError(f"{cls.__name__} needs the field {field.name!r}, which the tape does not have")
 
 
 def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
@@ -334,11 +374,17 @@ def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
         return _dataclass_of(cls, state, may_call)
     if issubclass(cls, _NOT_PLAIN):
         raise TypeError(f"{cls.__name__} has a state of its own")
-    slots = {name: slot for name, slot in slots_of(cls).items() if _is_open(cls, name, slot)}
+    # Those that the class really has under their names, and no subclass replaced.
+    slots = {n: one for n, one in slots_of(cls).items() if class_attribute(cls, n) is one}
     for name in state:
-        if name not in slots and not is_attribute(cls, name):
+        is_word = name.isidentifier() and not (name.startswith("__") and name.endswith("__"))
+        defined = class_attribute(cls, name)
+        kind = type(defined)
+        is_code = callable(defined) or hasattr(kind, "__get__") or hasattr(kind, "__set__")
+        if not is_word or (name not in slots and is_code):
             raise TypeError(f"{cls.__name__} has no attribute {name!r} to be set")
-    made = _blank(cls)
+    plain: Any = cls
+    made = plain.__new__(cls)
     for name, value in state.items():
         if name in slots:
             slots[name].__set__(made, value)
@@ -347,29 +393,10 @@ def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     return made
 
 
-def _is_open(cls: type, name: str, slot: Any) -> bool:
-    """Whether a class really has this slot under its name, and no subclass replaced it."""
-    if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
-        return False
-    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base)) is slot
-
-
 _NOT_PLAIN = (
     dict, list, tuple, set, frozenset, collections.deque, str, bytes, bytearray, int, float,
     complex, type, BaseException, enum.Enum,
 )  # fmt: skip
-
-
-def is_attribute(cls: type, name: str) -> bool:
-    """Whether an instance of a class may have an attribute of this name: a plain name, for which
-    the class has nothing, or a plain value."""
-    if not name.isidentifier() or (name.startswith("__") and name.endswith("__")):
-        return False
-    missing = object()
-    defined = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), missing)
-    return defined is missing or not (
-        callable(defined) or hasattr(type(defined), "__get__") or hasattr(type(defined), "__set__")
-    )
 
 
 _FIELDS: dict[str, Callable[[type, dict[str, Any], bool], Any]] = {
@@ -377,11 +404,3 @@ _FIELDS: dict[str, Callable[[type, dict[str, Any], bool], Any]] = {
     "dataclass": _dataclass_of,
     "object": _object_of,
 }
-
-
-def _as_array(value: Any) -> Any:
-    try:
-        return value.numpy()
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        # NumPy is missing, or has no such dtype or no array of this size; or it was not kept.
-        return value

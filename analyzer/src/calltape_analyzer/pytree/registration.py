@@ -17,17 +17,205 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.caches import loaded_cache_classes
-from calltape_analyzer.pytree.classes import loaded_batch_classes
-from calltape_analyzer.pytree.object_state import Context, from_state, remember, to_state
+from calltape_analyzer.pytree.caches import is_cache_name, is_same_size, loaded_cache_classes
+from calltape_analyzer.pytree.classes import ClassIndex, loaded_batch_classes, name_of
+from calltape_analyzer.pytree.rebuilding import content_of, filled_list, filled_mapping
+from calltape_analyzer.pytree.tensors import dtype_of
+from calltape_schema.cache_classes import COUNTERS, DERIVED
 from calltape_schema.objects import WRAPPERS
 
 __all__ = ["register_flattening_functions"]
+
+_MAX_INLINE = 64
+
+_remembered: dict[str, type] = {}
+
+
+class Context(dict[str, Any]):
+    """The context of an object. Private flags and numbers are kept, but not compared:
+    ``generate()`` sets some on caches (``_is_user_defined``) that mean nothing to a program."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and _compared(self) == _compared(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
+def _compared(part: Any) -> Any:
+    if isinstance(part, dict) and "object" in part:
+        state = {
+            name: _compared(value)
+            for name, value in part["state"].items()
+            if not (name.startswith("_") and isinstance(value, bool | int | float | str | None))
+        }
+        return {"object": part["object"], "state": state}
+    if isinstance(part, dict):
+        return {key: _compared(value) for key, value in part.items()}
+    return [_compared(value) for value in part] if isinstance(part, list) else part
+
+
+def remember(cls: type) -> None:
+    """Allows objects of a class to be made from a context."""
+    _remembered[name_of(cls)] = cls
+
+
+def to_state(value: Any) -> tuple[list[Any], Any]:
+    """The children of an object (its tensors, and the caches in it) and its context.
+
+    Raises:
+        UsageError: the state has a part that can be neither.
+    """
+    children: list[Any] = []
+    return children, Context(_object(value, children))
+
+
+def from_state(children: Any, context: Any) -> Any:
+    """The object that :func:`to_state` took apart."""
+    return _made(context, list(children))
+
+
+def _object(value: Any, children: list[Any]) -> dict[str, Any]:
+    remember(type(value))
+    content = content_of(value)
+    if content is not None:
+        return {"container": name_of(type(value)), "content": _part(content, children)}
+    state = {name: _attribute(value, name, part, children) for name, part in vars(value).items()}
+    return {"object": name_of(type(value)), "state": state}
+
+
+def _attribute(owner: Any, name: str, value: Any, children: list[Any]) -> Any:
+    import torch
+
+    source = DERIVED.get(name)
+    if source is not None and isinstance(value, torch.Tensor) and hasattr(owner, source):
+        return {"derived": source, "device": str(value.device)}
+    if name.startswith("_") and isinstance(value, torch.Tensor):
+        if value.numel() > _MAX_INLINE:
+            raise UsageError(
+                f"the private tensor {name} of {value.numel()} elements is too large for a context "
+                f"(at most {_MAX_INLINE})",
+                advice="register the class yourself, with torch.utils._pytree.register_pytree_node",
+            )
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"values": value.tolist(), "dtype": dtype, "device": str(value.device)}
+    if name in COUNTERS and isinstance(value, int | torch.SymInt):
+        attribute, axis = COUNTERS[name]
+        tensor = getattr(owner, attribute, None)
+        shape: Any = tensor.shape if isinstance(tensor, torch.Tensor) else ()
+        if len(shape) > 1 and is_same_size(value, shape[axis]):
+            return {"size": [attribute, axis]}
+    return _part(value, children)
+
+
+def _part(value: Any, children: list[Any]) -> Any:
+    import torch
+
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, enum.Enum):
+        # A combination of flags is no member: it has a value, and a name since Python 3.11.
+        is_member = value.name in type(value).__members__
+        which = {"name": value.name} if is_member else {"value": value.value}
+        return {"enum": name_of(type(value)), **which}
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, torch.SymInt | torch.SymBool):
+        # While tracing. A context can hold a number only, so the program is for this number.
+        return int(value) if isinstance(value, torch.SymInt) else bool(value)
+    if isinstance(value, torch.Tensor) or is_cache_name(name_of(type(value))):
+        children.append(value)
+        return {"child": len(children) - 1}
+    if isinstance(value, torch.dtype | torch.device):
+        kind = "dtype" if isinstance(value, torch.dtype) else "device"
+        return {kind: str(value).removeprefix("torch.")}
+    if isinstance(value, type):
+        remember(value)
+        return {"class": name_of(value)}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_part(item, children) for item in value]}
+    if type(value) is dict:
+        items = [[_part(key, children), _part(item, children)] for key, item in value.items()]
+        return {"dict": items}
+    if content_of(value) is not None or (hasattr(value, "__dict__") and not callable(value)):
+        return _object(value, children)
+    raise UsageError(
+        f"a {type(value).__name__} inside a cache cannot be flattened",
+        advice="register the cache's class yourself, with torch.utils._pytree.register_pytree_node",
+    )
+
+
+def _made(context: Any, children: Sequence[Any]) -> Any:
+    import torch
+
+    if not isinstance(context, dict):
+        return context
+    if "object" in context:
+        return _made_object(context, children)
+    if "container" in context:
+        cls, content = _class_of(context["container"]), _made(context["content"], children)
+        is_list = isinstance(content, list)
+        return filled_list(cls, content) if is_list else filled_mapping(cls, content.items())
+    if "child" in context:
+        return children[context["child"]]
+    if "dtype" in context and "values" in context:
+        dtype = dtype_of(context["dtype"])
+        return torch.tensor(context["values"], dtype=dtype, device=context["device"])
+    if "dtype" in context:
+        return dtype_of(context["dtype"])
+    if "device" in context:
+        return torch.device(context["device"])
+    if "class" in context:
+        return _class_of(context["class"])
+    if "enum" in context:
+        kind: Any = _class_of(context["enum"])
+        return kind[context["name"]] if "name" in context else kind(context["value"])
+    if "dict" in context:
+        return {_made(k, children): _made(v, children) for k, v in context["dict"]}
+    if "tuple" in context:
+        return tuple(_made(item, children) for item in context["tuple"])
+    return [_made(item, children) for item in context["list"]]
+
+
+def _made_object(context: dict[str, Any], children: Sequence[Any]) -> Any:
+    import torch
+
+    cls = _class_of(context["object"])
+    made: Any = object.__new__(cls)
+    later: dict[str, dict[str, Any]] = {}
+    for name, part in context["state"].items():
+        # Set to None first, so that the attributes keep their order, and filled in below.
+        later |= (
+            {name: part} if isinstance(part, dict) and ("size" in part or "derived" in part) else {}
+        )
+        vars(made)[name] = None if name in later else _made(part, children)
+    for name, part in later.items():
+        if "size" in part:
+            attribute, axis = part["size"]
+            vars(made)[name] = getattr(made, attribute).shape[axis]
+        else:
+            value = getattr(made, part["derived"])
+            vars(made)[name] = torch.tensor(value, dtype=torch.long, device=part["device"])
+    return made
+
+
+def _class_of(name: str) -> type:
+    found = _remembered.get(name) or ClassIndex().get(name)
+    if found is None:
+        raise UsageError(
+            f"the class {name} is not known here",
+            advice="import its module, and pass it to register_flattening_functions",
+        )
+    return found
+
 
 # The classes that are registered here, and how many blocks use each. The lock is held only while
 # this changes.
@@ -77,12 +265,16 @@ def register_flattening_functions(
     if patch_transformers is not False:
         wanted += loaded_cache_classes()
     wanted += [*WRAPPERS, *loaded_batch_classes()]
-    held = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
+    ours = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
     try:
         yield
     finally:
-        for cls in reversed(held):
-            _release(cls)
+        with _lock:
+            for cls in reversed(ours):
+                _users[cls] -= 1
+                if _users[cls] == 0:
+                    del _users[cls]
+                    _unregister(cls)
 
 
 def _hold(cls: type) -> bool:
@@ -104,35 +296,23 @@ def _hold(cls: type) -> bool:
         return True
 
 
-def _release(cls: type) -> None:
-    with _lock:
-        _users[cls] -= 1
-        if _users[cls] == 0:
-            del _users[cls]
-            _unregister(cls)
-
-
 def _register(cls: type) -> None:
+    from torch.fx import _pytree as fx_pytree
     from torch.utils import _pytree as pytree
 
     serialized = f"{cls.__module__}.{cls.__qualname__}"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         pytree._register_namedtuple(cls, serialized_type_name=serialized)
-    elif dataclasses.is_dataclass(cls):
-        _register_dataclass(cls, serialized)
-    else:
-        _register_object(cls, serialized)
+        return
+    if dataclasses.is_dataclass(cls):
+        import torch
 
+        torch.export.register_dataclass(cls, serialized_type_name=serialized)
+        return
 
-def _register_dataclass(cls: type, serialized: str) -> None:
-    import torch
-
-    torch.export.register_dataclass(cls, serialized_type_name=serialized)
-
-
-def _register_object(cls: type, serialized: str) -> None:
-    from torch.fx import _pytree as fx_pytree
-    from torch.utils import _pytree as pytree
+    def with_keys(value: Any) -> tuple[list[Any], Any]:
+        children, context = to_state(value)
+        return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
 
     remember(cls)
     pytree.register_pytree_node(
@@ -142,18 +322,10 @@ def _register_object(cls: type, serialized: str) -> None:
         serialized_type_name=serialized,
         to_dumpable_context=dict,
         from_dumpable_context=Context,
-        flatten_with_keys_fn=_with_keys(pytree),
+        flatten_with_keys_fn=with_keys,
     )
     # An exported program flattens its inputs with the spec of its trace, through torch.fx.
     fx_pytree.register_pytree_flatten_spec(cls, _flatten_by_spec)
-
-
-def _with_keys(pytree: Any) -> Callable[[Any], tuple[list[Any], Any]]:
-    def flatten_with_keys(value: Any) -> tuple[list[Any], Any]:
-        children, context = to_state(value)
-        return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
-
-    return flatten_with_keys
 
 
 def _flatten_by_spec(value: Any, spec: Any) -> list[Any]:
@@ -174,19 +346,15 @@ def _unregister(cls: type) -> None:
     is_object = not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple)
     if node is None or (is_object and node.flatten_fn is not to_state):
         return
-    _deregister(cls, pytree)
-    if fx_pytree.SUPPORTED_NODES.get(cls) is _flatten_by_spec:
-        fx_pytree.SUPPORTED_NODES.pop(cls, None)
-        fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
-
-
-def _deregister(cls: type, pytree: Any) -> None:
     own: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
     if own is not None:
         own(cls)
-        return
-    # Older versions of torch have no such function. Without optree, these are all their tables.
-    pytree.SUPPORTED_NODES.pop(cls, None)
-    serialized = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
-    if serialized is not None:
-        pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(serialized.serialized_type_name, None)
+    else:
+        # Older versions of torch have no such function. Without optree, these are all their tables.
+        pytree.SUPPORTED_NODES.pop(cls, None)
+        serialized = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
+        if serialized is not None:
+            pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(serialized.serialized_type_name, None)
+    if fx_pytree.SUPPORTED_NODES.get(cls) is _flatten_by_spec:
+        fx_pytree.SUPPORTED_NODES.pop(cls, None)
+        fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)

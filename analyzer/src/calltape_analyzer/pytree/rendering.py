@@ -1,4 +1,4 @@
-"""Arguments as one line of text: ``{x: float32[2,8], labels: int64[2]}``.
+"""The arguments of a call, and any value, as one line of text: ``{x: float32[2,8], k: int64[2]}``.
 
 In come Python objects, or a spec of a tape (then torch is not needed); both give the same text. All
 text of a tape is made printable: a terminal would act on some characters.
@@ -8,26 +8,66 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import reprlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, NamedTuple
 
 from calltape_analyzer.pytree.caches import is_cache_name, is_layer_name
-from calltape_analyzer.pytree.inputs import Inputs
-from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
+from calltape_analyzer.pytree.description import present_fields
+from calltape_analyzer.pytree.nodes import named_children
 from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
-from calltape_analyzer.text import printable
+from calltape_analyzer.pytree.tensors import is_shapeless, is_tensor, nested_parts
+from calltape_analyzer.text import printable, printable_lines
 from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.records import Tree
-from calltape_schema.tree import Leaf, Node, OpaqueNode, parts_of_inputs, walk
+from calltape_schema.tree import Leaf, Node, parts_of_inputs, walk
 
-__all__ = ["render", "render_inputs", "render_node", "render_outputs"]
+__all__ = ["Inputs", "render", "render_inputs", "render_node", "render_outputs"]
 
 _MAX_ITEMS = 16
 _MAX_NAMED = 48
 _MAX_TEXT = 40
 _MAX_DEPTH = 64
+
+
+class Inputs(NamedTuple):
+    """The arguments of a call, ``model(*args, **kwargs)``."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        shown = _Short()
+        return printable_lines(
+            f"Inputs(args={shown.repr(self.args)}, kwargs={shown.repr(self.kwargs)})"
+        )
+
+
+class _Short(reprlib.Repr):
+    """Like ``repr()``, except that long values are cut: a tape may refer to one long text in
+    thousands of places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 100
+        self.maxtuple = self.maxlist = self.maxset = self.maxfrozenset = self.maxdeque = 1000
+        self.maxdict = 1000
+        self.maxstring = self.maxother = self.maxlong = 10_000
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 1024 else f"<int of {x.bit_length()} bits>"
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return repr(x) if len(x) <= self.maxother else f"{x[: self.maxother]!r}..."
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        pairs = [  # reprlib would sort the keys
+            f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}"
+            for key, value in islice(x.items(), self.maxdict)
+        ]
+        return f"{{{', '.join([*pairs, '...'] if len(x) > self.maxdict else pairs)}}}"
 
 
 def render(value: Any) -> str:
@@ -41,17 +81,15 @@ def render(value: Any) -> str:
     ``{x: float32[2,8], labels: int64[2]}`` if all of them are named. Equal neighbours in a list are
     counted; long containers and texts are cut.
     """
-    # Parts that come from a tape are printable already; the names of live classes may not be.
-    return printable(_rendered(value))
-
-
-def _rendered(value: Any) -> str:
     if isinstance(value, Tree):
-        return _tree(value)
-    if isinstance(value, Inputs):
+        shown = _tree(value)
+    elif isinstance(value, Inputs):
         objects = [_object(item, 0) for item in value.args]
-        return _arguments(objects, [(key, _object(item, 0)) for key, item in value.kwargs.items()])
-    return _object(value, 0)
+        shown = _arguments(objects, [(key, _object(item, 0)) for key, item in value.kwargs.items()])
+    else:
+        shown = _object(value, 0)
+    # Parts that come from a tape are printable already; the names of live classes may not be.
+    return printable(shown)
 
 
 def render_inputs(tree: Tree, names: Sequence[str], *, brief: bool = False) -> str:
@@ -107,12 +145,6 @@ def _scalar(value: Any) -> str:
     return repr(value)
 
 
-def _name(name: Any) -> str:
-    if isinstance(name, str) and name and name.replace(".", "_").isidentifier():
-        return name if len(name) <= 2 * _MAX_TEXT else f"{name[: 2 * _MAX_TEXT]}…"
-    return _scalar(name)
-
-
 def _class(type_name: str) -> str:
     return printable(type_name.rpartition(":")[2].rpartition(".")[2] or type_name)
 
@@ -145,7 +177,12 @@ def _mapping(pairs: Sequence[tuple[Any, str]]) -> str:
 
 
 def _pairs(pairs: Sequence[tuple[Any, str]], between: str) -> str:
-    shown = [f"{_name(name)}{between}{text}" for name, text in pairs[:_MAX_NAMED]]
+    shown = []
+    for name, text in pairs[:_MAX_NAMED]:
+        label = _scalar(name)
+        if isinstance(name, str) and name and name.replace(".", "_").isidentifier():
+            label = name if len(name) <= 2 * _MAX_TEXT else f"{name[: 2 * _MAX_TEXT]}…"
+        shown.append(f"{label}{between}{text}")
     return ", ".join([*shown, "…"] if len(pairs) > _MAX_NAMED else shown)
 
 
@@ -214,15 +251,25 @@ class _Spec:
             name = getattr(node, "type", None) or _BARE.get(kind, kind)
             items = self.nodes(node.children)
             return f"{_class(name)}({', '.join(items if kind in _EXACT else _items(items))})"
-        if isinstance(node, OpaqueNode) and node.of is not None:
+        if kind == "opaque" and node.of is not None:
             return f"<{withheld_words(node, self.scalars)}>"
-        return _constant(node)
+        if kind in ("none", "ellipsis"):
+            return "None" if kind == "none" else "..."
+        if kind == "bool":
+            return str(node.value)
+        if kind == "enum":
+            return f"{_class(node.type)}.{printable(node.name)}"
+        if kind == "class":
+            return f"<class {_class(node.type)}>"
+        if kind == "opaque":
+            return f"{_class(node.type)}(?)"
+        return printable(f"{kind}({node.name})" if kind == "device" else f"torch.{node.name}")
 
     def fields(self, node: Any) -> str:
-        pairs = list(zip(node.fields, node.children, strict=True))
+        pairs = list(named_children(node))
         if node.kind == "object":
             # An object such as a cache has settings and counters too. Only its tensors are shown.
-            pairs = [pair for pair in pairs if _has_tensors(pair[1])]
+            pairs = [pair for pair in pairs if any(map(_is_plain, walk(pair[1])))]
         return _fields(node.type, [(name, self.node(child)) for name, child in pairs])
 
 
@@ -232,32 +279,6 @@ _FIELD_KINDS = frozenset({"namedtuple", "dataclass", "object"})
 _PLAIN_SEQUENCES = {"list": _list, "tuple": _tuple, "set": _set, "frozenset": _set}
 
 
-def _constant(node: Any) -> str:
-    kind: str = node.kind
-    if kind in ("none", "ellipsis"):
-        return "None" if kind == "none" else "..."
-    if kind == "bool":
-        return str(node.value)
-    if kind == "enum":
-        return f"{_class(node.type)}.{printable(node.name)}"
-    if kind == "class":
-        return f"<class {_class(node.type)}>"
-    if kind == "opaque":
-        return f"{_class(node.type)}(?)"
-    return printable(f"{kind}({node.name})" if kind == "device" else f"torch.{node.name}")
-
-
-def _has_tensors(node: Any) -> bool:
-    """Whether there is a tensor in the subtree."""
-    stack = [node]
-    while stack:
-        one = stack.pop()
-        if one.kind in ("tensor", "ndarray"):
-            return True
-        stack.extend(getattr(one, "children", ()))
-    return False
-
-
 # Python objects.
 
 
@@ -265,11 +286,11 @@ def _object(value: Any, depth: int) -> str:
     if depth > _MAX_DEPTH:
         return "…"
     below = depth + 1
-    if _is_tensor(value):
+    if is_tensor(value):
         parts = nested_parts(value)
         if parts is not None:
             pairs = [(name, _object(part, below)) for name, part in parts.items()]
-            return _fields(NESTED_TENSOR, [pair for pair in pairs if _is_tensor(parts[pair[0]])])
+            return _fields(NESTED_TENSOR, [pair for pair in pairs if is_tensor(parts[pair[0]])])
         shape = () if is_shapeless(value) else value.shape
         return _tensor(str(value.dtype).removeprefix("torch."), shape, str(value.device))
     if isinstance(value, enum.Enum):
@@ -287,7 +308,11 @@ def _object(value: Any, depth: int) -> str:
 
 
 def _container(value: Any, depth: int) -> str | None:
-    named = _named_parts(value)
+    fields, named = getattr(type(value), "_fields", None), None
+    if isinstance(value, tuple) and fields is not None and len(fields) == len(value):
+        named = dict(zip(fields, value, strict=True))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, Placeholder):
+        named = present_fields(value)
     if named is not None:
         pairs = [(name, _object(item, depth)) for name, item in named.items()]
         return _fields(type(value).__qualname__, pairs)
@@ -305,21 +330,6 @@ def _container(value: Any, depth: int) -> str | None:
     return None
 
 
-def _named_parts(value: Any) -> dict[str, Any] | None:
-    """The fields of a named tuple, dataclass or ModelOutput."""
-    fields = getattr(type(value), "_fields", None)
-    if isinstance(value, tuple) and fields is not None and len(fields) == len(value):
-        return dict(zip(fields, value, strict=True))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if isinstance(value, dict):
-            return dict(dict.items(value))
-        if isinstance(value, Placeholder):
-            return None
-        names = [field.name for field in dataclasses.fields(value)]
-        return {name: getattr(value, name) for name in names if hasattr(value, name)}
-    return None
-
-
 def _other(value: Any, depth: int) -> str:
     if isinstance(value, Placeholder):
         if value.withheld:
@@ -333,7 +343,10 @@ def _other(value: Any, depth: int) -> str:
         if [name for name, _ in items] == list(range(len(items))):
             return f"{_class(value.type_name)}({', '.join(_object(i, depth) for _, i in items)})"
         return _fields(value.type_name, [(name, _object(item, depth)) for name, item in items])
-    if _is_constant(value):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(
+        value, (torch.dtype, torch.device, torch.layout, torch.memory_format)
+    ):
         return f"device({value})" if type(value).__name__ == "device" else str(value)
     if isinstance(value, (slice, range)):
         parts = (value.start, value.stop, value.step)
@@ -348,25 +361,13 @@ def _other(value: Any, depth: int) -> str:
     return _fields(name, [(key, _object(item, depth)) for key, item in holding.items()])
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_constant(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    return isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format))
-
-
 def _object_has_tensors(value: Any) -> bool:
     """Whether there is a tensor in a tree of plain containers and objects."""
     stack: list[Any] = [value]
     seen: set[int] = set()
     while stack:
         one = stack.pop()
-        if _is_tensor(one):
+        if is_tensor(one):
             return True
         if id(one) in seen or isinstance(one, (str, bytes, type)) or len(seen) > 10_000:
             continue

@@ -1,28 +1,46 @@
-"""From the bytes of a leaf to a torch tensor, bit by bit as it was recorded.
+"""From the bytes of a leaf to a torch tensor, bit by bit as it was recorded; nested tensors and
+their parts.
 
 In come the facts of a leaf, and its bytes if the tape has them. Out goes a tensor, or a placeholder
-that says why there is none.
+that says why there is none. torch does not check that the offsets of a nested tensor are within its
+values, and reads memory that it does not own if they are not: parts from a tape are checked before.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.pytree.memory import as_laid_out
+from calltape_analyzer.pytree.memory import as_laid_out, integers_of_width
 from calltape_analyzer.pytree.placeholder import Placeholder, without_the_argument
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
+from calltape_schema.objects import (
+    JAGGED_DIM,
+    JAGGED_FIELDS,
+    is_jagged_class,
+    jagged_parts,
+)
 from calltape_schema.tree import Leaf
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = [
+    "check_offsets",
     "dtype_of",
     "has_flags",
+    "is_row_of_indices",
+    "is_shapeless",
+    "is_tensor",
+    "nested_parts",
+    "nested_tensor",
     "tensor_of",
     "torch_constant",
     "valueless",
@@ -55,28 +73,30 @@ def tensor_of(leaf: Leaf, data: bytearray) -> Any:
     if isinstance(dtype, Placeholder):
         return dtype
     try:
-        return _tensor_of(torch, leaf, dtype, data)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        stored = stored_as(leaf)
+        if stored is None or stored.nbytes != len(data):
+            raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
+        kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
+        # Integers are copied exactly: torch cannot copy some dtypes at all, and a copy of floats
+        # might lose the payload of a NaN.
+        integer = integers_of_width()[dtype.itemsize]
+        if data:
+            plain = torch.frombuffer(data, dtype=integer).view(kept)
+        else:  # frombuffer raises for an empty buffer
+            plain = torch.empty(kept, dtype=integer)
+        if dtype is torch.bool and data.translate(None, b"\0\1"):
+            raise ValueError("a bool that is neither 0 nor 1")
+        if leaf.strides is not None:
+            plain = as_laid_out(plain, leaf.strides)
+        is_quantized = leaf.dtype.startswith(("qint", "quint"))
+        tensor: Any = _quantized(leaf, plain) if is_quantized else plain.view(dtype)
+        if leaf.expanded:  # last: to quantize makes a copy of what is expanded
+            tensor = tensor.expand(leaf.shape)
+        if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
+            tensor.requires_grad_(True)
+    except (RuntimeError, TypeError, ValueError, OverflowError, KeyError) as error:
         reason = f"{leaf.key}: no tensor has these facts: {_first_line(error)}"
         raise TapeError("invalid", reason) from None
-
-
-def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
-    stored = stored_as(leaf)
-    if stored is None or stored.nbytes != len(data):
-        raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
-    kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
-    plain = _as_integers(torch, data, kept, dtype.itemsize)
-    if dtype is torch.bool and data.translate(None, b"\0\1"):
-        raise ValueError("a bool that is neither 0 nor 1")
-    if leaf.strides is not None:
-        plain = as_laid_out(plain, leaf.strides)
-    is_quantized = leaf.dtype.startswith(("qint", "quint"))
-    tensor = _quantized(torch, leaf, plain) if is_quantized else plain.view(dtype)
-    if leaf.expanded:  # last: to quantize makes a copy of what is expanded
-        tensor = tensor.expand(leaf.shape)
-    if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
-        tensor.requires_grad_(True)
     return tensor
 
 
@@ -93,42 +113,27 @@ def with_flags(tensor: Any, leaf: Leaf) -> Any:
     if not isinstance(tensor, torch.Tensor) or leaf.storage is not None or not has_flags(leaf):
         return tensor
     with torch.no_grad():
-        tensor = _conjugated(tensor) if leaf.conj else tensor
-        tensor = _negated(tensor) if leaf.neg else tensor
+        # The values stay; the memory has the conjugate ones, or the negative ones.
+        if leaf.conj and tensor.is_complex():
+            tensor = tensor.conj().resolve_conj().conj()
+        if leaf.neg and (tensor.is_floating_point() or tensor.is_complex()):
+            tensor = torch.ops.aten._neg_view.default(-tensor)
         if leaf.subclass == _PARAMETER:
             tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad)
     return tensor
 
 
-def _conjugated(tensor: Any) -> Any:
-    """A complex tensor with the same values, whose memory has the conjugate ones."""
-    return tensor.conj().resolve_conj().conj() if tensor.is_complex() else tensor
-
-
-def _negated(tensor: Any) -> Any:
-    """A tensor of floats with the same values, whose memory has the negative ones."""
+def _quantized(leaf: Leaf, plain: torch.Tensor) -> torch.Tensor:
     import torch
 
-    is_inexact = tensor.is_floating_point() or tensor.is_complex()
-    return torch.ops.aten._neg_view.default(-tensor) if is_inexact else tensor
-
-
-def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> Any:
-    """The elements as numbers of the same width that are copied exactly: torch cannot copy some
-    dtypes at all, and a copy of floats might lose the payload of a NaN."""
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-    if not data:  # frombuffer raises for an empty buffer
-        return torch.empty(shape, dtype=widths[width])
-    return torch.frombuffer(data, dtype=widths[width]).view(shape)
-
-
-def _quantized(torch: Any, leaf: Leaf, plain: Any) -> Any:
     assert leaf.quantizer is not None  # as of each leaf of such a dtype that has bytes
     numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
     with _without_warnings():
-        return torch._make_per_tensor_quantized_tensor(
+        make: Any = vars(torch)["_make_per_tensor_quantized_tensor"]
+        made: torch.Tensor = make(
             plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
         )
+    return made
 
 
 @contextmanager
@@ -184,14 +189,15 @@ def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
     """
     import torch
 
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
     try:
         with _without_warnings():
             if dtype in (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4):
                 raise TypeError("a quantized tensor needs a scale")
-            plain = torch.zeros(tuple(shape), dtype=widths[dtype.itemsize], device=device)
+            plain = torch.zeros(
+                tuple(shape), dtype=integers_of_width()[dtype.itemsize], device=device
+            )
             return plain.view(dtype)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError, KeyError) as error:
         raise InferenceError(
             f"no {str(dtype).removeprefix('torch.')} can be synthesized: {_first_line(error)}",
             advice=without_the_argument(),
@@ -232,3 +238,119 @@ def torch_constant(kind: str, name: str) -> Any:
     elif name in (known := _constants(kind)):
         return known[name]
     return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor. torch is not imported for this."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
+    """The parts of a live nested tensor as the recorder names them; None for any other value, and
+    for a nested tensor that torch has in another way.
+
+    Args:
+        value: anything.
+        of_input: whether it is an argument, and no result.
+    """
+    if not is_tensor(value) or not value.is_nested:
+        return None
+    torch: Any = sys.modules["torch"]
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            known = is_jagged_class(type(value))
+            return jagged_parts(value, of_input=of_input) if known else None
+    except Exception:  # a fake one has no memory
+        return None
+
+
+def is_shapeless(value: Any) -> bool:
+    """Whether a live tensor is a nested one in the strided layout: it has no shape, and of one that
+    was recorded the tape has nothing else."""
+    torch: Any = sys.modules["torch"]
+    return bool(value.is_nested) and value.layout is torch.strided
+
+
+def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
+    """The nested tensor of these parts, in their memory. If the values of some are not on the tape,
+    it is a meta tensor.
+
+    Raises:
+        ValueError: no nested tensor has these parts.
+    """
+    needed = ("values", "offsets", JAGGED_DIM)
+    if not all(map(parts.__contains__, needed)) or not set(parts) <= set(JAGGED_FIELDS):
+        raise ValueError("these are not the parts of a nested tensor")
+    values, offsets = (_plain_tensor(name, parts[name]) for name in ("values", "offsets"))
+    lengths = _plain_tensor("lengths", parts["lengths"]) if "lengths" in parts else None
+    dim = parts[JAGGED_DIM]
+    if type(dim) is not int or not 1 <= dim <= values.dim():
+        raise ValueError(f"its ragged dimension is {dim!r:.40}, its values have {values.dim()}")
+    if not is_row_of_indices(offsets) or not len(offsets):
+        raise ValueError("its offsets are not a row of integers")
+    if lengths is not None and not (
+        is_row_of_indices(lengths) and len(lengths) == len(offsets) - 1
+    ):
+        raise ValueError("its lengths are not one integer per component")
+    # Who makes a nested tensor has a number per component; one number that claims to be a billion
+    # would cost gigabytes here.
+    nbytes = offsets.numel() * offsets.element_size()
+    if not offsets.is_meta and nbytes > offsets.untyped_storage().nbytes():
+        raise ValueError("its offsets are expanded")
+    known = [values, offsets] if lengths is None else [values, offsets, lengths]
+    if any(part.is_meta for part in known):
+        values, offsets = values.to("meta"), offsets.to("meta")
+        lengths = None if lengths is None else lengths.to("meta")
+    else:
+        check_offsets(offsets, lengths, values.shape[dim - 1])
+    if values.is_quantized or values.device != offsets.device:
+        raise ValueError("its values are quantized, or on another device than its offsets")
+    # What torch.nested.nested_tensor_from_jagged calls, which also logs a warning.
+    from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
+
+    build: Any = nested_view_from_values_offsets_lengths  # torch does not say what it takes
+    made: torch.Tensor = build(values, offsets, lengths, ragged_idx=dim)
+    if parts.get("requires_grad") is True and made.dtype.is_floating_point:
+        made.requires_grad_(True)
+    return made
+
+
+def _plain_tensor(name: str, part: Any) -> torch.Tensor:
+    import torch
+
+    if isinstance(part, Placeholder):
+        raise ValueError(f"its {name} were not kept ({part.reason})")
+    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
+        raise ValueError(f"its {name} are not a plain tensor")
+    return part
+
+
+def is_row_of_indices(part: torch.Tensor) -> bool:
+    """Whether a tensor has rank 1 and a dtype that torch takes for offsets and lengths."""
+    import torch
+
+    return part.dtype in (torch.int64, torch.int32) and part.dim() == 1
+
+
+def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> None:
+    """Raises ValueError if a component would be outside of the values.
+
+    Args:
+        offsets: a row of indices, at least one.
+        lengths: a row of indices, one per component; None if each ends where the next one begins.
+        size: of the values, on the axis on which the components lie.
+    """
+    wide = offsets.detach().long()
+    # Not a difference, which may overflow.
+    if not bool((wide[1:] >= wide[:-1]).all()):
+        raise ValueError("its offsets are not sorted")
+    if int(wide[0]) < 0 or int(wide[-1]) > size:
+        raise ValueError(f"its offsets are beyond its values, which have size {size}")
+    if lengths is None:
+        return
+    counts = lengths.detach().long()
+    if counts.shape != wide[:-1].shape:
+        raise ValueError("its lengths are not one integer per component")
+    if bool(((counts < 0) | (counts > size)).any()) or bool((wide[:-1] + counts > size).any()):
+        raise ValueError(f"its lengths are beyond its values, which have size {size}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from calltape_analyzer.limits import Worth, bounded
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.memory import on_device, place_together
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
-from calltape_analyzer.pytree.rendering import render
+from calltape_analyzer.pytree.rebuilding import rebuild
+from calltape_analyzer.pytree.rendering import Inputs, render
+from calltape_analyzer.pytree.tensors import tensor_of, valueless
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
@@ -61,13 +61,16 @@ class Call(Shown):
         index: the position on the tape, from 0, over all its files.
         number: the call's number among the calls that the recorder saw. A missing number is a call
             that was dropped.
+        segment: the file that the call is in, as it is read: references lead to calls of the same
+            one.
+        position: where the call is in its file, as :class:`Segment` counts.
     """
 
-    __slots__ = ("_classes", "_position", "_record", "_segment", "_shared", "index", "number")
+    __slots__ = ("_classes", "_record", "_shared", "index", "number", "position", "segment")
 
     def __init__(self, segment: Segment, position: int, index: int, classes: ClassIndex) -> None:
-        self._segment = segment
-        self._position = position
+        self.segment = segment
+        self.position = position
         self._classes = classes
         self._record: CallRecord | None = None
         self._shared: int | None = None  # how many bytes its tensors are, leaf by leaf
@@ -94,44 +97,34 @@ class Call(Shown):
     @property
     def path(self) -> str:
         """The file that the call is in."""
-        return self._segment.path
-
-    @property
-    def position(self) -> int:
-        """Where the call is in its file, as :class:`Segment` counts."""
-        return self._position
+        return self.segment.path
 
     @property
     def tape_bytes(self) -> int:
         """How many bytes this file took on its disk when it was opened, without holes."""
-        return self._segment.disk_bytes
+        return self.segment.disk_bytes
 
     @property
     def _worth(self) -> Worth:
-        return self._segment.worth
+        return self.segment.worth
 
     @property
     def manifest(self) -> Manifest:
         """The manifest of the file that the call is in."""
-        return self._segment.manifest
+        return self.segment.manifest
 
     def rebuilt_from(self, classes: ClassIndex) -> Call:
         """The same call, whose objects are rebuilt from other classes."""
-        other = Call(self._segment, self._position, self.index, classes)
+        other = Call(self.segment, self.position, self.index, classes)
         other._record = self._record
         return other
-
-    @property
-    def segment(self) -> Segment:
-        """The file that the call is in, as it is read: references lead to calls of the same one."""
-        return self._segment
 
     # --- what the record says ----------------------------------------------------------------
 
     @property
     def ref(self) -> CallRef:
         """What tells this call apart from all calls of all tapes."""
-        return self._segment.ref(self.number)
+        return self.segment.ref(self.number)
 
     @property
     def address(self) -> str:
@@ -147,12 +140,8 @@ class Call(Shown):
         Raises:
             TapeError: ``invalid`` or ``limit`` for a tape that no recorder wrote, ``closed``.
         """
-        return self._grouped
-
-    @property
-    def _grouped(self) -> CallRecord:
         if self._record is None:
-            self._record = self._segment.record(self._position)
+            self._record = self.segment.record(self.position)
         return self._record
 
     def document(self) -> dict[str, Any]:
@@ -162,7 +151,7 @@ class Call(Shown):
         Raises:
             TapeError: ``damaged``, ``closed``.
         """
-        return self._segment.reader.document(self._position)
+        return self.segment.reader.document(self.position)
 
     def raw_record(self) -> bytes:
         """All that the call says, as bytes: equal for equal calls of any files. Tensors that
@@ -189,8 +178,8 @@ class Call(Shown):
         """
         document = self.document()
         if document.get("at"):
-            record = self._segment.reader.record_at(self._position)
-            blobs = [one.blob for one in self._segment.holders(record, _taken_keys(record))]
+            record = self.segment.reader.record_at(self.position)
+            blobs = [one.blob for one in self.segment.holders(record, _taken_keys(record))]
             facts = [None if one is None else [one.size, one.checksum] for one in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(document, document.get("blob"))
@@ -316,32 +305,26 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`inputs`.
         """
-        from calltape_analyzer.pytree.rebuilding import rebuild
-
         known: dict[int, Any] = {} if tensors is None else tensors
         tree = self._tree(side)
 
         def tensor(leaf: int) -> Any:
             if leaf not in known:
                 known[leaf] = self.tensor(side, leaf)
-                storage = tree.facts()[leaf].storage
-                if storage is not None:
-                    self._read_beside(side, storage, known)
+                facts = tree.facts()
+                storage = facts[leaf].storage
+                if storage is not None:  # with all leaves that share one memory
+                    group = [i for i, one in enumerate(facts) if one.storage == storage]
+                    own = {i: known[i] if i in known else self.tensor(side, i) for i in group}
+                    place_together(facts, own)
+                    known.update(own)
             return known[leaf]
 
         try:
             values = tree.scalars if scalars is None else scalars
             return rebuild(node, tensor, values, self._classes)
         except TapeError as error:
-            raise self._segment.located(error, self._position) from None
-
-    def _read_beside(self, side: Side, storage: int, known: dict[int, Any]) -> None:
-        """Reads all leaves that share one memory, and puts them into one memory."""
-        facts = self._tree(side).facts()
-        group = [i for i, leaf in enumerate(facts) if leaf.storage == storage]
-        own = {i: known[i] if i in known else self.tensor(side, i) for i in group}
-        place_together(facts, own)
-        known.update(own)
+            raise self.segment.located(error, self.position) from None
 
     @bounded()
     def tensors(self, side: Side) -> dict[int, Any]:
@@ -369,8 +352,6 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`inputs`.
         """
-        from calltape_analyzer.pytree.tensors import tensor_of, valueless
-
         facts = self._facts(side, leaf)
         if facts.key is None:
             return valueless(facts)
@@ -381,7 +362,7 @@ class Call(Shown):
             if error.kind == "unsupported":
                 unknown = {"key": None, "missing": error.reason, "quantizer": None}
                 return valueless(facts.model_copy(update=unknown))
-            raise self._segment.located(error, self._position) from None
+            raise self.segment.located(error, self.position) from None
 
     def _facts(self, side: Side, leaf: int) -> Leaf:
         """What the record says of a leaf.
@@ -394,7 +375,7 @@ class Call(Shown):
         if leaf >= len(facts):
             own = counted(len(facts), "tensor")
             reason = f"its record has {own}, and the end of the file announced more"
-            raise self._segment.located(TapeError("damaged", reason), self._position)
+            raise self.segment.located(TapeError("damaged", reason), self.position)
         return facts[leaf]
 
     @bounded()
@@ -411,7 +392,7 @@ class Call(Shown):
         try:
             return self._bytes(facts)
         except TapeError as error:
-            raise self._segment.located(error, self._position) from None
+            raise self.segment.located(error, self.position) from None
 
     def _tree(self, side: Side) -> Tree:
         tree = self.record.inputs if side == "inputs" else self.record.outputs
@@ -431,7 +412,7 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`record`.
         """
-        return self._grouped.elsewhere
+        return self.record.elsewhere
 
     @bounded()
     def check(self, *, entries: bool = False, later_dtypes: bool = False) -> None:
@@ -447,10 +428,10 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`inputs`. The error is added to the tape's ``damage``.
         """
-        record = self._grouped
+        record = self.record
         try:
-            self._segment.check_blob(self._position, record)
-            self._segment.check_holders(self._position, record, _taken_keys(record))
+            self.segment.check_blob(self.position, record)
+            self.segment.check_holders(self.position, record, _taken_keys(record))
             self._check_sum()
             for leaf in _leaves_with_values(record) if entries else ():
                 try:
@@ -459,12 +440,12 @@ class Call(Shown):
                     if error.kind != "unsupported" or not later_dtypes:
                         raise
         except TapeError as error:
-            raise self._segment.reported(error, self._position) from None
+            raise self.segment.reported(error, self.position) from None
 
     def _bytes(self, leaf: Leaf) -> bytearray:
         place = self._place(leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((place.size,), 1)], leaf.key or "")
-        return self._segment.bytes_of(place)
+        return self.segment.bytes_of(place)
 
     def _place(self, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, which are as their checksums say.
@@ -472,20 +453,26 @@ class Call(Shown):
         Raises:
             TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
-        record = self._grouped
+        record = self.record
         if leaf.key is not None:
-            self._segment.check_value(self._position, record, leaf.key)
+            self.segment.check_value(self.position, record, leaf.key)
         self._check_sum()
-        return self._segment.reader.place(record, leaf)
+        return self.segment.reader.place(record, leaf)
 
     def _check_sum(self) -> None:
         """Raises if all tensors of the call together take far more memory than the file has bytes:
         a thousand leaves may have the bytes of one."""
         if self._shared is None:
-            self._shared = _shared_bytes(self._grouped)
+            record = self.record
+            leaves = _leaves_with_values(record)
+            # If each leaf has bytes of its own in the blob of the call, that is in the file.
+            is_own = not record.at and len({leaf.key for leaf in leaves}) == len(leaves)
+            has_none = record.blob is None and not record.at
+            forms = [] if is_own or has_none else [stored_as(leaf) for leaf in leaves]
+            self._shared = sum(form.nbytes for form in forms if form is not None)
         # A grant holds where it was given only, so the sum is compared each time.
         what = f"the tensors of call {self.number}"
-        check_memory(memory_limit_of(self._segment.stored_bytes), [((self._shared,), 1)], what)
+        check_memory(memory_limit_of(self.segment.stored_bytes), [((self._shared,), 1)], what)
 
     def blob_facts(self, kept: Collection[str] = ()) -> BlobFacts | None:
         """The size and the checksum of the content that :meth:`raw_blob` gives; None if it has no
@@ -494,9 +481,14 @@ class Call(Shown):
         Raises:
             TapeError: as :meth:`raw_blob`.
         """
-        facts = self._grouped.blob
-        if len(kept) == len(self.references) and (facts is None or _is_as_new(facts)):
-            return facts
+        facts = self.record.blob
+        if len(kept) == len(self.references):
+            # Of the same content, a new blob has these checksums.
+            is_as_new = facts is None or (
+                facts.codec == STORED and len(facts.steps or b"") == 4 * steps_of(facts.size)
+            )
+            if is_as_new:
+                return facts
         size = 0
 
         def counted_parts() -> Iterator[bytes]:
@@ -522,7 +514,7 @@ class Call(Shown):
         Raises:
             TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
         """
-        record, segment = self._grouped, self._segment
+        record, segment = self.record, self.segment
         places: list[TensorPlace] = []
         if len(kept) == len(record.elsewhere):
             if record.blob is None:
@@ -560,11 +552,6 @@ class Call(Shown):
                     yield segment.reader.source.read_at(begin + offset, min(_PART, size - offset))
 
 
-def _is_as_new(blob: BlobFacts) -> bool:
-    """Whether the checksums of a blob are those that a new one of the same content would have."""
-    return blob.codec == STORED and len(blob.steps or b"") == 4 * steps_of(blob.size)
-
-
 def _leaves_with_values(record: CallRecord) -> list[Leaf]:
     return [
         leaf
@@ -578,16 +565,6 @@ def _taken_keys(record: CallRecord) -> dict[str, None]:
     """The keys of its leaves that earlier calls have: another key of ``at`` is not followed."""
     keys = [leaf.key or "" for leaf in _leaves_with_values(record)] if record.at else []
     return {key: None for key in keys if key in record.elsewhere}
-
-
-def _shared_bytes(record: CallRecord) -> int:
-    """How many bytes the tensors of a call are, leaf by leaf; 0 if each leaf has bytes of its own
-    in the blob of the call, which is no larger than the file."""
-    leaves = _leaves_with_values(record)
-    is_own = not record.at and len({leaf.key for leaf in leaves}) == len(leaves)
-    if is_own or (record.blob is None and not record.at):
-        return 0
-    return sum(form.nbytes for leaf in leaves if (form := stored_as(leaf)) is not None)
 
 
 def advice_on_outputs(missing: Iterable[str | None]) -> str:

@@ -103,15 +103,26 @@ def unpacked(
     if opener is None:
         return None
     share = _Share(received, plain=plain)
-    with _temporary(path) as made:
+    try:
+        temporary = tempfile.TemporaryFile(prefix="calltape-", buffering=0)  # noqa: SIM115
+    except OSError as error:
+        reason = f"no temporary file can be made: {error.strerror or error}"
+        advice = "set TMPDIR to a directory that can be written"
+        raise TapeError("io", reason, path=path, advice=advice) from None
+    with temporary as made:
         try:
             with opener(packed) as source:
                 _copy(source, made, share)
         except TapeError as error:
             raise error.at(path=path) from None
         except Exception as error:
-            reason = _broken(error)
-            if reason is None:
+            # gzip raises errors of the system that have no number
+            is_of_gzip = isinstance(error, OSError) and error.errno is None
+            if isinstance(error, EOFError):
+                reason = "the compressed file ends too early"
+            elif is_of_gzip or isinstance(error, zlib.error) or type(error).__name__ == "ZstdError":
+                reason = f"it cannot be decompressed: {error}"
+            else:
                 raise
             takes = _takes_remainders.get()
             if not (takes and made.tell()):
@@ -178,6 +189,16 @@ class _Share:
             raise _too_large("the compressed tapes that are open together become", most)
 
 
+def _copy(source: Any, target: Any, share: _Share) -> None:
+    """Copies all bytes of a stream. If it breaks, what came before is copied."""
+    while part := source.read1(_STEP):
+        share.take(len(part))
+        with memoryview(part) as rest:
+            done = 0
+            while done < len(part):
+                done += target.write(rest[done:])
+
+
 def _too_large(what: str, most: int) -> TapeError:
     return TapeError(
         "limit",
@@ -186,40 +207,6 @@ def _too_large(what: str, most: int) -> TapeError:
             "decompress it yourself (gzip -d, zstd -d); or, "
         ),
     )
-
-
-def _broken(error: Exception) -> str | None:
-    """What an error says of the form of a compressed file; None for an error of something else."""
-    if isinstance(error, EOFError):
-        return "the compressed file ends too early"
-    # gzip raises errors of the system that have no number
-    is_of_gzip = isinstance(error, OSError) and error.errno is None
-    if is_of_gzip or isinstance(error, zlib.error) or type(error).__name__ == "ZstdError":
-        return f"it cannot be decompressed: {error}"
-    return None
-
-
-def _temporary(path: str) -> Any:
-    try:
-        return tempfile.TemporaryFile(prefix="calltape-", buffering=0)
-    except OSError as error:
-        reason = f"no temporary file can be made: {error.strerror or error}"
-        advice = "set TMPDIR to a directory that can be written"
-        raise TapeError("io", reason, path=path, advice=advice) from None
-
-
-def _copy(source: Any, made: Any, share: _Share) -> None:
-    """Copies all bytes of a stream. If it breaks, what came before is copied."""
-    while part := source.read1(_STEP):
-        share.take(len(part))
-        _write(made, part)
-
-
-def _write(file: Any, data: bytes) -> None:
-    with memoryview(data) as rest:
-        done = 0
-        while done < len(data):
-            done += file.write(rest[done:])
 
 
 def _zstd(file: IO[bytes]) -> Any:

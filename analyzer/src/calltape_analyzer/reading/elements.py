@@ -100,10 +100,6 @@ def _bools(_: str, data: bytes | bytearray) -> Iterator[bool]:
         yield bool(byte)
 
 
-def _integers(dtype: str, data: bytes | bytearray) -> Iterator[int]:
-    return (one for (one,) in struct.iter_unpack(f"<{INTEGER_FORMATS[dtype]}", data))
-
-
 def _floats(dtype: str, data: bytes | bytearray) -> Iterator[float]:
     form = _FLOATS[dtype]
     for (one,) in struct.iter_unpack(f"<{form}", data):
@@ -121,14 +117,6 @@ def _as_brain_float(value: float) -> int:
     """The bits of the nearest bfloat16, of two the even one."""
     bits = int.from_bytes(struct.pack("<f", value), "little")
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-
-
-def _minifloats(dtype: str, data: bytes | bytearray) -> Iterator[float]:
-    return map(_MINIFLOATS[dtype].value, data)
-
-
-def _powers(_: str, data: bytes | bytearray) -> Iterator[float]:
-    return (math.nan if byte == 0xFF else 2.0 ** (byte - 127) for byte in data)
 
 
 def _complex(dtype: str, data: bytes | bytearray) -> Iterator[complex]:
@@ -155,9 +143,14 @@ def _shortest(value: float, encoded: Callable[[float], Any], most: int) -> float
 _READERS: dict[str, Callable[[str, bytes | bytearray], Iterator[Any]]] = {
     "bool": _bools,
     "bfloat16": _brain_floats,
-    "float8_e8m0fnu": _powers,
-    **dict.fromkeys(INTEGER_FORMATS, _integers),
+    "float8_e8m0fnu": lambda _, data: (
+        math.nan if byte == 0xFF else 2.0 ** (byte - 127) for byte in data
+    ),
+    **dict.fromkeys(
+        INTEGER_FORMATS,
+        lambda dtype, data: (n for (n,) in struct.iter_unpack(f"<{INTEGER_FORMATS[dtype]}", data)),
+    ),
     **dict.fromkeys(_FLOATS, _floats),
-    **dict.fromkeys(_MINIFLOATS, _minifloats),
+    **dict.fromkeys(_MINIFLOATS, lambda dtype, data: map(_MINIFLOATS[dtype].value, data)),
     **dict.fromkeys(_PARTS, _complex),
 }

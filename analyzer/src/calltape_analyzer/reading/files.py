@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
+from calltape_analyzer.reading.remote import answer_of, file_system, opened_url
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, local_file
-from calltape_analyzer.reading.urls import is_url, local_path
+from calltape_analyzer.reading.urls import is_url, local_path, protocol_of, shown
 from calltape_schema.errors import TapeError
 
 __all__ = ["Paths", "files_of", "opened_file", "short_paths"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-Told = Callable[[TapeError], None]
 
 _MOST_ENTRIES = 1_000_000
+_MOST_NAMES = 100_000
+_MAGIC = re.compile(r"[*?[]")
+_COUNTS_NAMES = ("s3", "s3a")
 
 
-def files_of(path: Paths, told: Told | None = None) -> list[str]:
+def files_of(path: Paths, report: Callable[[TapeError], None] | None = None) -> list[str]:
     """The files that a path, a directory, a pattern, a URL or several of these stand for.
 
     Of a directory these are the tapes in it and below it, in the order of their names. Hidden files
@@ -35,13 +39,14 @@ def files_of(path: Paths, told: Told | None = None) -> list[str]:
 
     Args:
         path: one or several.
-        told: is called for each directory below the given one that cannot be read.
+        report: is called for each directory below the given one that cannot be read.
 
     Raises:
         TapeError: ``not_found`` if one of these is not there, ``io`` if a given directory cannot be
             read, ``limit`` if there are more than 1,000,000 entries in it and below it.
     """
-    given = _each(path)
+    is_one = isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable)
+    given: list[Any] = [path] if is_one else list(path)  # type: ignore[arg-type]
     for one in given:
         if not isinstance(one, str | os.PathLike):
             raise UsageError(
@@ -52,15 +57,10 @@ def files_of(path: Paths, told: Told | None = None) -> list[str]:
         raise TapeError("not_found", "no path was given")
     found: dict[Hashable, str] = {}
     for one in given:
-        for name in _files(os.fspath(one), told):
-            found.setdefault(_identity(name), name)
+        name = os.fspath(one)
+        for file in _urls_of(name) if is_url(name) else _local_files(local_path(name), report):
+            found.setdefault(_identity(file), file)
     return list(found.values())
-
-
-def _each(path: Any) -> list[Any]:
-    if isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable):
-        return [path]
-    return list(path)
 
 
 def _identity(path: str) -> Hashable:
@@ -74,49 +74,37 @@ def _identity(path: str) -> Hashable:
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
 
 
-def _files(path: str, told: Told | None) -> list[str]:
-    if is_url(path):
-        from calltape_analyzer.reading.remote_names import urls_of
-
-        return urls_of(path)
-    path = local_path(path)
+def _local_files(path: str, report: Callable[[TapeError], None] | None) -> list[str]:
     if "\0" in path:
         raise TapeError("not_found", "no such file", path=path.replace("\0", "\\0"))
     if os.path.isdir(path):
-        names = _below([path], told)
+        names = _tapes_below([path], report)
         if not names:
-            raise TapeError(
-                "not_found",
-                "the directory and its subdirectories contain no .tape file",
-                path=path,
-            )
+            reason = "the directory and its subdirectories contain no .tape file"
+            raise TapeError("not_found", reason, path=path)
         return names
-    if not os.path.lexists(path) and glob.has_magic(path):
+    if os.path.lexists(path):
+        return [path]
+    if glob.has_magic(path):
         matching = glob.glob(path, recursive=True)
-        folders = [name for name in matching if os.path.isdir(name)]
-        names = sorted({*matching} - {*folders}) + _below(sorted(folders), told)
+        folders = sorted({name for name in matching if os.path.isdir(name)})
+        names = sorted({*matching} - {*folders}) + _tapes_below(folders, report)
         if not names:
             raise TapeError("not_found", "no file matches this pattern", path=path)
         return names
-    return [_named(path)]
-
-
-def _named(path: str) -> str:
-    """A file that somebody named. One that is not there is a mistake; only what a directory lists
-    may be gone when it is opened."""
-    if os.path.lexists(path):
-        return path
+    # One that is not there is a mistake of whoever named it; only what a directory lists may be
+    # gone when it is opened.
     compressed = compressed_since(path)
     if compressed is None:
         raise TapeError("not_found", "no such file", path=path)
-    return compressed
+    return [compressed]
 
 
-def _below(roots: list[str], told: Told | None) -> list[str]:
+def _tapes_below(roots: Sequence[str], report: Callable[[TapeError], None] | None) -> list[str]:
     """The tapes of directories and of all directories below them, sorted.
 
     Raises:
-        TapeError: ``io`` if the only one that was asked for cannot be read, ``limit``.
+        TapeError: ``io`` if the only one that was named cannot be read, ``limit``.
     """
     found: list[str] = []
     known = {_identity(root) for root in roots}
@@ -128,7 +116,12 @@ def _below(roots: list[str], told: Told | None) -> list[str]:
                 for entry in there:
                     entries += 1
                     if entries > _MOST_ENTRIES:
-                        raise _too_many(roots[0])
+                        reason = (
+                            f"more than {_MOST_ENTRIES:,} files and directories are in this "
+                            "directory and below it"
+                        )
+                        advice = "name a directory below it, or the files"
+                        raise TapeError("limit", reason, path=roots[0], advice=advice)
                     if entry.name.startswith("."):
                         continue
                     if not _is_folder(entry):
@@ -140,18 +133,11 @@ def _below(roots: list[str], told: Told | None) -> list[str]:
         except OSError as error:
             reason = f"cannot read the directory: {error.strerror}"
             unreadable = TapeError("io", reason, path=folder)
-            if [folder] == roots:
+            if [folder] == list(roots):
                 raise unreadable from None
-            if told is not None:
-                told(unreadable)
+            if report is not None:
+                report(unreadable)
     return sorted(found)
-
-
-def _too_many(root: str) -> TapeError:
-    return TapeError(
-        "limit", f"more than {_MOST_ENTRIES:,} files and directories are in this directory and "
-        "below it", path=root, advice="name a directory below it, or the files",
-    )  # fmt: skip
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -159,6 +145,73 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads nowhere, or to itself
         return False
+
+
+def _urls_of(url: str) -> list[str]:
+    """The files that a URL stands for, in the order of their names. A server may list whatever it
+    likes: the list is bounded.
+
+    Raises:
+        TapeError: ``not_found`` if there is no such file, ``io``, ``usage``; ``limit`` if there are
+            more than 100,000.
+    """
+    system, place = file_system(url)
+    system.invalidate_cache(place)
+    info: dict[str, Any] | None = None
+    try:
+        info = answer_of(url, lambda: system.info(place))
+    except TapeError as error:
+        if error.kind != "not_found":
+            raise
+    if info is not None and info.get("type") != "directory":
+        return [url]
+    if info is not None:
+        names = [name for name in _listed(system, place, "", url) if name.endswith(SUFFIXES)]
+        reason = "the directory contains no .tape file"
+    elif _MAGIC.search(place):
+        names = _matching(system, place, url)
+        reason = "no file matches this pattern"
+    else:
+        names, reason = [], "no such file"
+    if not names:
+        raise TapeError("not_found", reason, path=shown(url), advice="check the URL")
+    # What both begin with, before what is equal in both: host and user are in the URL only, a
+    # bucket may be written in two ways.
+    place = place.rstrip("/")
+    before = url.rstrip("/") if place else url
+    while place and before[-1:] == place[-1:]:
+        before, place = before[:-1], place[:-1]
+    found = (name for name in sorted(names) if name.startswith(place))
+    return [before + name[len(place) :] for name in found]
+
+
+def _matching(system: Any, place: str, url: str) -> list[str]:
+    """The files that a pattern matches."""
+    from fsspec.utils import glob_translate
+
+    magic = _MAGIC.search(place)
+    assert magic is not None
+    if protocol_of(url) not in _COUNTS_NAMES:
+        return _bounded(answer_of(url, lambda: system.glob(place, detail=True)), url)
+    root, _, stem = place[: magic.start()].rpartition("/")
+    matches = re.compile(glob_translate(place)).match
+    return [name for name in _listed(system, root, stem, url) if matches(name)]
+
+
+def _listed(system: Any, root: str, stem: str, url: str) -> list[str]:
+    """The files below a directory whose names begin with the stem."""
+    options: dict[str, Any] = {}
+    if protocol_of(url) in _COUNTS_NAMES:  # the only ones that stop when they are told
+        options = {"max_items": _MOST_NAMES + 1, "prefix": stem}
+    return _bounded(answer_of(url, lambda: system.find(root, detail=True, **options)), url)
+
+
+def _bounded(found: dict[str, dict[str, Any]], url: str) -> list[str]:
+    if len(found) > _MOST_NAMES:
+        reason = f"the server lists more than {_MOST_NAMES:,} files"
+        advice = "name a smaller part, such as one day"
+        raise TapeError("limit", reason, path=shown(url), advice=advice)
+    return [name for name, info in found.items() if info.get("type") != "directory"]
 
 
 def short_paths(paths: Sequence[str]) -> dict[str, str]:
@@ -181,16 +234,13 @@ def opened_file(path: str) -> TapeBytes:
         TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
             a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
     """
-    if not is_url(path):
-        path = local_path(path)
-        try:
-            return local_file(path)
-        except TapeError as error:
-            compressed = compressed_since(path) if error.kind == "not_found" else None
-            if compressed is None:
-                raise
-            return TapeFile(compressed)
-    # A process that reads local files never imports what URLs need.
-    from calltape_analyzer.reading.remote_file import opened_url
-
-    return opened_url(path)
+    if is_url(path):
+        return opened_url(path)
+    path = local_path(path)
+    try:
+        return local_file(path)
+    except TapeError as error:
+        compressed = compressed_since(path) if error.kind == "not_found" else None
+        if compressed is None:
+            raise
+        return TapeFile(compressed)

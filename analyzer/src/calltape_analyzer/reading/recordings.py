@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from calltape_schema.bounds import MAX_COUNT
@@ -66,10 +65,10 @@ class CountedFile(Protocol):
 def coverage_of(segments: Sequence[CountedFile]) -> Coverage:
     """How many calls were seen, kept, and dropped by reason, in all files together. The limits of
     one file do not hold for this sum."""
-    return _summed(map(_coverage, recordings_of(segments)))
+    return _sum_of(map(_coverage, recordings_of(segments)))
 
 
-def _summed(parts: Iterable[Coverage]) -> Coverage:
+def _sum_of(parts: Iterable[Coverage]) -> Coverage:
     dropped: Counter[Reason] = Counter()
     seen = kept = 0
     until: list[int | None] = []
@@ -79,30 +78,32 @@ def _summed(parts: Iterable[Coverage]) -> Coverage:
         dropped.update(found.dropped)
         if found.at_least:
             until.append(found.counted_ns)
-    return _coverage_from(seen, kept, dropped, bool(until), _earliest(until))
-
-
-def _earliest(until: Sequence[int | None]) -> int | None:
-    """Until when all of these are counted; None if nobody knows of one."""
+    # If nobody knows of one until when it was counted, nobody knows of all.
     known = [moment for moment in until if moment is not None]
-    return min(known) if known and len(known) == len(until) else None
+    earliest = min(known) if known and len(known) == len(until) else None
+    return _coverage_from(seen, kept, dropped, bool(until), earliest)
 
 
 def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     """The coverage of one recording. If a file has no end, what its recorder counted so far and
     the numbers of the calls tell how many were seen at least."""
-    places, deleted = places_of(parts), _deleted_by(parts)
+    places = places_of(parts)
+    deleted = joined_runs(run for part in parts for run in part.deleted)
     # Other files count the calls of a file that was about to be deleted.
     left = [_coverage_of_place(alike) for alike in places if _is_in(alike[0].part, deleted)]
     own = [_coverage_of_place(alike) for alike in places if not _is_in(alike[0].part, deleted)]
     if own and (goes_on(parts) or own[-1].at_least) and own[-1].counted_ns is None:
-        until = _last_told(places)
+        until = _counted_until(places)
         own[-1] = own[-1].model_copy(update={"at_least": True, "counted_ns": until})
-    found = _summed(own)
+    found = _sum_of(own)
     ahead = sum(len(part) for part in parts if part.is_ahead)
     kept = found.kept + ahead + sum(one.kept for one in left)
     dropped = Counter(found.dropped)
-    _take_back(dropped, sum(one.kept for one in left))
+    still_there = sum(one.kept for one in left)
+    for reason in _REASONS_OF_DELETED:  # calls that are still there count as deleted too
+        taken = min(still_there, dropped[reason])
+        dropped[reason] -= taken
+        still_there -= taken
     seen = kept + dropped.total()
     at_least, until = bool(found.at_least), found.counted_ns
     if ahead and not at_least:
@@ -119,26 +120,17 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     return _coverage_from(seen, kept, +dropped, at_least, until)
 
 
-def _last_told(places: Sequence[Sequence[CountedFile]]) -> int | None:
+def _counted_until(places: Sequence[Sequence[CountedFile]]) -> int | None:
     """Until when a recording that goes on is counted, if the last of its files has no call and no
     counts: until the file before it was closed, or from the beginning on; None if nobody knows."""
     for alike in reversed(places):
-        if all(file.closed_ns is not None for file in alike):
-            return (
-                _earliest([f.closed_ns for f in alike]) if all(f.continues for f in alike) else None
-            )
+        closed = [file.closed_ns for file in alike if file.closed_ns is not None]
+        if len(closed) == len(alike):
+            return min(closed) if all(file.continues for file in alike) else None
         if alike[0].coverage.counted_ns is not None:
             return alike[0].coverage.counted_ns
     first = places[0][0]
     return first.manifest.created_ns if first.part == 0 else None
-
-
-def _take_back(dropped: Counter[Reason], calls: int) -> None:
-    """Takes calls that are still there out of those that were counted as deleted."""
-    for reason in _REASONS_OF_DELETED:
-        taken = min(calls, dropped[reason])
-        dropped[reason] -= taken
-        calls -= taken
 
 
 def goes_on(parts: Sequence[CountedFile]) -> bool:
@@ -198,20 +190,18 @@ def missing_numbers(segments: Sequence[CountedFile]) -> dict[bytes, tuple[int, .
     """The numbers of the files that are missing before the last one of a recording, and were not
     deleted by the recorder, at most 1,000 per recording. A recording without missing files is not
     in the dict."""
-    gaps = {
-        parts[0].recording: tuple(islice(_gaps(parts), _MAX_MISSING))
-        for parts in recordings_of(segments)
-    }
-    return {tape: found for tape, found in gaps.items() if found}
-
-
-def _gaps(parts: Sequence[CountedFile]) -> Iterator[int]:
-    there = {part.part for part in parts if not part.is_ahead}
-    runs = [(number, number) for number in there] + list(_deleted_by(parts))
-    expected, last_here = 0, max(there, default=-1)
-    for first, last in sorted(runs):
-        yield from range(expected, min(first, last_here))
-        expected = max(expected, last + 1)
+    found: dict[bytes, tuple[int, ...]] = {}
+    for parts in recordings_of(segments):
+        there = {part.part for part in parts if not part.is_ahead}
+        deleted = joined_runs(run for part in parts for run in part.deleted)
+        expected, last_here, gaps = 0, max(there, default=-1), list[int]()
+        for first, last in sorted([*((number, number) for number in there), *deleted]):
+            gap = range(expected, min(first, last_here))
+            gaps += gap[: _MAX_MISSING - len(gaps)]
+            expected = max(expected, last + 1)
+        if gaps:
+            found[parts[0].recording] = tuple(gaps)
+    return found
 
 
 def deleted_files(segments: Sequence[CountedFile]) -> dict[bytes, FileNumbers]:
@@ -219,26 +209,18 @@ def deleted_files(segments: Sequence[CountedFile]) -> dict[bytes, FileNumbers]:
     found: dict[bytes, FileNumbers] = {}
     for parts in recordings_of(segments):
         there = sorted({part.part for part in parts})
-        runs = [run for run in _deleted_by(parts) for run in _without(run, there)]
+        runs: list[tuple[int, int]] = []
+        for first, last in joined_runs(run for part in parts for run in part.deleted):
+            # The parts of the run between files that are here.
+            for number in there[bisect_left(there, first) : bisect_right(there, last)]:
+                if first < number:
+                    runs.append((first, number - 1))
+                first = number + 1
+            if first <= last:
+                runs.append((first, last))
         if runs:
             found[parts[0].recording] = tuple(runs)
     return found
-
-
-def _without(run: tuple[int, int], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The parts of a run between some numbers, which ascend."""
-    first, last = run
-    for number in numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]:
-        if first < number:
-            yield first, number - 1
-        first = number + 1
-    if first <= last:
-        yield first, last
-
-
-def _deleted_by(parts: Sequence[CountedFile]) -> FileNumbers:
-    """What the files of a recording say of others that were deleted."""
-    return joined_runs(run for part in parts for run in part.deleted)
 
 
 def _is_in(number: int, runs: FileNumbers) -> bool:
@@ -266,21 +248,21 @@ def coverage_without_end(
         known.update(counts.coverage.dropped)
         seen = max(seen, counts.coverage.seen, counts.next_call - first_call)
         until = max(last_ns or 0, counts.coverage.counted_ns or 0) or None
-    told = found + known.total()
-    seen = min(max(seen, told), MAX_COUNT)
-    known[DropReason.NOT_SEALED] += seen - told
+    counted = found + known.total()
+    seen = min(max(seen, counted), MAX_COUNT)
+    known[DropReason.NOT_SEALED] += seen - counted
     return Coverage(seen=seen, kept=found, dropped=+known, at_least=True, counted_ns=until)
 
 
 def sound_coverage(coverage: Coverage) -> Coverage:
     """The coverage of an end, with a sum that holds. If the end contradicts itself (which is
     damage), the larger number counts as seen, as far as it can be counted."""
-    told = coverage.kept + sum(coverage.dropped.values())
-    if coverage.seen == told:
+    counted = coverage.kept + sum(coverage.dropped.values())
+    if coverage.seen == counted:
         return coverage
-    seen = min(max(coverage.seen, told), MAX_COUNT)
-    dropped = dict(coverage.dropped) if told <= seen else {}
-    told = coverage.kept + sum(dropped.values())
-    if seen > told:
-        dropped[DropReason.CONTRADICTED] = seen - told
+    seen = min(max(coverage.seen, counted), MAX_COUNT)
+    dropped = dict(coverage.dropped) if counted <= seen else {}
+    counted = coverage.kept + sum(dropped.values())
+    if seen > counted:
+        dropped[DropReason.CONTRADICTED] = seen - counted
     return coverage.model_copy(update={"seen": seen, "dropped": dropped})

@@ -15,16 +15,15 @@ from contextlib import nullcontext
 from copy import copy
 from functools import cached_property
 
-from calltape_analyzer.limits import Worth, bounded
+from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
+from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import (
     CallRef,
     SeenInputs,
     WideInts,
     checked_inputs,
 )
-from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
@@ -34,7 +33,7 @@ from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
-from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
+from calltape_schema.reader import Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
 from calltape_schema.sections import STORED, steps_of
@@ -350,24 +349,20 @@ class Segment:
             return sound_coverage(self.end.coverage)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self), at_least=True)
-        segment = self.manifest.segment
-        first_call = 0 if segment is None else segment.first_call
-        return coverage_without_end(
-            self._scan.numbers, first_call, self._counts, self._last_began_ns
-        )
-
-    @property
-    def _counts(self) -> InterimCounts | None:
-        """What its recorder counted so far; None if it is sealed, or if nothing was."""
-        return self._scan.counts if self.end is None else None
+        return self._coverage_so_far
 
     @cached_property
-    def _last_began_ns(self) -> int | None:
-        """When the call of the highest number began; None if nobody knows."""
-        order = self._scan.order
+    def _coverage_so_far(self) -> Coverage:
+        found, place, last_ns = self._scan, self.manifest.segment, None
         with contextlib.suppress(TapeError):  # a look at the call tells
-            return self.reader.record_at(order[-1]).time_ns if order else None
-        return None
+            last_ns = self.reader.record_at(found.order[-1]).time_ns if found.order else None
+        first_call = 0 if place is None else place.first_call
+        return coverage_without_end(found.numbers, first_call, found.counts, last_ns)
+
+    @property
+    def _counts(self) -> End | InterimCounts | None:
+        """What its end says, or else what its recorder counted so far; None if nothing was."""
+        return self.end or self._scan.counts
 
     @property
     def continues(self) -> bool:
@@ -383,13 +378,13 @@ class Segment:
     def next_call(self) -> int:
         """How many calls of its recording were seen by then, if that goes on; 0 if it does not
         say."""
-        found = self._counts if self.end is None else self.end
+        found = self._counts
         return (found and found.next_call) or 0
 
     @property
     def deleted(self) -> FileNumbers:
         """The numbers of the files of its recording that the recorder had deleted."""
-        found = self._counts if self.end is None else self.end
+        found = self._counts
         return (found and found.deleted) or ()
 
     @property
@@ -437,6 +432,7 @@ class Segment:
         self._sound = self._order
 
     def _read_all(self) -> None:
+        """Reads every record, so that it is known which of them are sound."""
         for position in self.order:
             try:
                 self.record(position)
@@ -459,8 +455,12 @@ class Segment:
         if self._sound is not None and self._sound is self._order:
             return
         try:
-            for position in self._first_of_equal():
-                self.record(position)
+            known: set[int] = set()
+            for position in self._sound_order():
+                number = self.inputs_number(position)
+                if number not in known:
+                    known.add(number)
+                    self.record(position)
             self._all_ranges()
         except TapeError as error:
             if not is_damage(error):
@@ -481,8 +481,8 @@ class Segment:
         them all, the file is scanned, and a record is read for each; calls whose records turn out
         not to be sound are left out.
         """
-        told = self.summed_inputs()
-        return self._recorded_inputs() if told is None else told
+        of_table = self.summed_inputs()
+        return self._recorded_inputs() if of_table is None else of_table
 
     def summed_inputs(self) -> list[SeenInputs] | None:
         """:meth:`seen_inputs` by the table of the end; None if the file was scanned, or if the
@@ -491,7 +491,7 @@ class Segment:
             return None
         if self._rows is None:
             try:
-                self._rows = self._told_inputs()
+                self._rows = self._inputs_of_table()
             except TapeError as error:
                 broken = stale_table(str(error.reason)).at(path=self.path)
                 if self.elsewhere:
@@ -506,7 +506,7 @@ class Segment:
                 self.scan()
         return self._rows
 
-    def _told_inputs(self) -> list[SeenInputs] | None:
+    def _inputs_of_table(self) -> list[SeenInputs] | None:
         """The rows of the table; None if some calls have none, if calls of one row are not all on
         the tape, or if some of them raised and others did not. A survey has nothing else: calls
         of which only the kind is known are told.
@@ -547,15 +547,6 @@ class Segment:
             reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
             self.damage.add(TapeError("limit", reason, path=self.path, member=END_MEMBER))
         return sorted(found, key=lambda one: (one.first, one.raised))
-
-    def _first_of_equal(self) -> Iterator[int]:
-        """The position of the first call of each of the distinct inputs."""
-        known: set[int] = set()
-        for position in self._sound_order():
-            number = self.inputs_number(position)
-            if number not in known:
-                known.add(number)
-                yield position
 
     def _recorded_inputs(self) -> Iterator[SeenInputs]:
         self._expect_sound()
@@ -601,6 +592,8 @@ class Segment:
                 self.damage.add(found.at(path=self.path))
 
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
+        """The ranges of integers, by :meth:`inputs_number` and leaf. Those of all calls are
+        compared with the table."""
         if self._ranges is None:
             self._ranges = {}
             for at in self._sound_order():
@@ -608,22 +601,19 @@ class Segment:
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     offset, there = self._scan.place(at)
                     widen(spans, self.reader.group(offset).ranges_of(there))
-            if len(self._order or ()) == len(self._scan):
-                self._compare_ranges(self._ranges)
+            unsound = any(flags & _UNSOUND for flags in self._checked)
+            has_all = len(self._order or ()) == len(self._scan)
+            if has_all and self._table is not None and not (self._scan.damage or unsound):
+                by_key: dict[int, dict[int, tuple[int, int]]] = {}
+                for number, spans in self._ranges.items():
+                    every = [(leaf, *span) for leaf, span in spans.items()]
+                    widen(by_key.setdefault(number >> 1, {}), every)
+                rows = self._table.rows.items()
+                if any(row.ranges != by_key.get(key, {}) for key, row in rows):
+                    reason = "it has other ranges of integers than the records"
+                    self.damage.add(stale_table(reason).at(path=self.path))
+                    self._table = None
         return self._ranges
-
-    def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
-        """Compares the ranges of all calls with those of the table."""
-        unsound = any(flags & _UNSOUND for flags in self._checked)
-        if self._table is None or self._scan.damage or unsound:
-            return
-        told: dict[int, dict[int, tuple[int, int]]] = {}
-        for number, spans in found.items():
-            widen(told.setdefault(number >> 1, {}), [(leaf, *span) for leaf, span in spans.items()])
-        if any(row.ranges != told.get(key, {}) for key, row in self._table.rows.items()):
-            reason = "it has other ranges of integers than the records"
-            self.damage.add(stale_table(reason).at(path=self.path))
-            self._table = None
 
     # --- single calls ------------------------------------------------------------------------
 
@@ -672,21 +662,15 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
-        given = self._worth.limits
-        if given is None:
-            return self._decoded(position)
-        with given:
-            return self._decoded(position)
-
-    def _decoded(self, position: int) -> CallRecord:
         try:
-            self._checked[position] |= _READ
-            record = self.reader.record_at(position)
-            checked_inputs(record.inputs)
-            self._wide.take(record.inputs.scalars)
-            if record.outputs is not None:
-                record.outputs.spec()
-                self._wide.take(record.outputs.scalars)
+            with self._worth.limits or nullcontext():
+                self._checked[position] |= _READ
+                record = self.reader.record_at(position)
+                checked_inputs(record.inputs)
+                self._wide.take(record.inputs.scalars)
+                if record.outputs is not None:
+                    record.outputs.spec()
+                    self._wide.take(record.outputs.scalars)
         except TapeError as error:
             if is_damage(error):
                 self._checked[position] |= _UNSOUND
@@ -697,12 +681,11 @@ class Segment:
 
     def bytes_of(self, place: TensorPlace) -> bytearray:
         """The bytes of a tensor in new memory."""
-        parts = [self._copy(part) for part in place.parts]
+        parts = [
+            self._file.copy(offset, size) if known is None else bytearray(known)
+            for offset, size, known in place.parts
+        ]
         return parts[0] if len(parts) == 1 else joined(parts, place.rows)
-
-    def _copy(self, part: Extent) -> bytearray:
-        offset, size, known = part
-        return self._file.copy(offset, size) if known is None else bytearray(known)
 
     def check_blob(self, position: int, record: CallRecord | Holder) -> None:
         """Compares a call's blob with its checksums. The bytes are read the first time only.
@@ -795,8 +778,7 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
-        given = self._worth.limits
-        with nullcontext() if given is None else given:
+        with self._worth.limits or nullcontext():
             length = record.blob.length if record.blob is not None else 0
             what = f"a copy of the tensors of call {record.call}"
             check_memory(memory_limit_of(self.stored_bytes), [((length or 0,), 1)], what)

@@ -1,4 +1,5 @@
-"""Which calls are meant: by number, by range, or by an address that no other call has.
+"""Which calls and which targets are meant: calls by number, by range, or by an address that no
+other call has; targets by a part of their names that no other one has.
 
 In comes what a person writes (``3``, ``0..99``, ``3f9a01bc:12``). Out go the files of a tape with
 these calls only, or the one call.
@@ -7,6 +8,7 @@ these calls only, or the one call.
 from __future__ import annotations
 
 import copy
+import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +17,106 @@ from typing import NamedTuple, TypeAlias
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.damage import no_single_call
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
+from calltape_schema.records import Target
+from calltape_schema.remedies import Remedy
 
-__all__ = ["CallRange", "ChosenCalls", "call_at", "only_calls", "only_known", "ranges_of"]
+__all__ = [
+    "ChosenCalls",
+    "TargetsError",
+    "UnknownTargetError",
+    "chosen_target",
+    "common_target",
+    "no_call",
+    "only_calls",
+    "only_known",
+    "outside_words",
+    "ranges_of",
+    "target_name",
+]
+
+UNKNOWN = "unknown"
+"""The name of the target of tapes that do not say what was recorded."""
+
+_MOST_NAMED = 20
+
+
+class TargetsError(TapeError):
+    """Files of several targets were to be one tape."""
+
+
+class UnknownTargetError(UsageError):
+    """No target, or several, have the name that somebody gave."""
+
+
+def target_name(target: Target | None) -> str:
+    """The class and the method, such as ``app:Llama.forward``; of a function its module."""
+    return UNKNOWN if target is None else target.name
+
+
+def chosen_target(names: Iterable[str], wanted: str) -> str:
+    """The target that somebody means.
+
+    Args:
+        names: of the targets that there are.
+        wanted: one of them, or a part that only one of them has.
+
+    Raises:
+        UnknownTargetError: none of them has it, or several have; it lists the targets.
+    """
+    there = sorted(set(names))
+    found = [wanted] if wanted in there else [name for name in there if wanted in name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        reason = f"{len(found)} targets have {wanted!r:.100} in their names: {_listed(found)}"
+        raise UnknownTargetError(reason, advice="name more of one of them")
+    reason = f"no tape here is of a target with {wanted!r:.100} in its name"
+    raise UnknownTargetError(reason, advice=f"there are {_listed(there)}")
+
+
+def common_target(segments: Iterable[Segment]) -> Target | None:
+    """The target of several files; None if none of them says what was recorded.
+
+    Raises:
+        TargetsError: they are of different classes or methods.
+    """
+    found: dict[str, tuple[Target, str]] = {}
+    for segment in segments:
+        target = segment.manifest.target
+        if target is not None:
+            path = os.path.basename(segment.path)
+            found.setdefault(target.name, (target, path))
+    if len(found) > 1:
+        names = sorted(f"{target_name(target):.200} ({path})" for target, path in found.values())
+        raise TargetsError(
+            "usage",
+            f"these are tapes of different models: {some_of(names, _MOST_NAMED)}",
+            advice=Remedy(
+                "open one of them with target=, a name or a part of it; recordings(path) says what "
+                "there is",
+                "choose one of them with --target, a name or a part of it; `calltape info` says "
+                "what there is",
+            ),
+        )
+    return next((target for target, _ in found.values()), None)
+
+
+def outside_words(names: Sequence[str]) -> str:
+    """What follows from the variables that the code of a target reads."""
+    are = "is no argument" if len(names) == 1 else "are no arguments"
+    return (
+        f"its code reads {_listed(names)}, which {are}: what an engine sets there for a call (the "
+        "state of a step, metadata of attention, a cache) is not on a tape, and without it the "
+        "model may fail, or return something else"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return some_of([name[:200] for name in names], _MOST_NAMED)
+
 
 ChosenCalls: TypeAlias = "str | int | CallRef | Call | Iterable[str | int | CallRef | Call]"
 """Numbers, ranges and addresses of calls: ``"0..99,3f9a01bc:120"``, ``7``, ``[3, 5]``."""
@@ -69,22 +164,20 @@ def ranges_of(calls: ChosenCalls) -> list[CallRange]:
     """
     is_one = isinstance(calls, str | CallRef) or not isinstance(calls, Iterable)
     given: Iterable[object] = [calls] if is_one else calls  # type: ignore[assignment]
-    found = [part for one in given for part in _parsed(one)]
+    found: list[CallRange] = []
+    for one in given:
+        if isinstance(one, Call | CallRef):
+            ref = one.ref if isinstance(one, Call) else one
+            found.append(CallRange(ref.tape.hex(), ref.number, ref.number))
+        elif isinstance(one, int) and not isinstance(one, bool) and one >= 0:
+            found.append(CallRange("", one, one))
+        elif isinstance(one, str):
+            found += [_range(part.strip()) for part in one.split(",")]
+        else:
+            raise UsageError(f"{one!r:.100} names no call", advice=_ADVICE)
     if is_one and not found:
         raise UsageError("no call is named", advice=_ADVICE)
     return found
-
-
-def _parsed(one: object) -> list[CallRange]:
-    if isinstance(one, Call):
-        one = one.ref
-    if isinstance(one, CallRef):
-        return [CallRange(one.tape.hex(), one.number, one.number)]
-    if isinstance(one, int) and not isinstance(one, bool) and one >= 0:
-        return [CallRange("", one, one)]
-    if isinstance(one, str):
-        return [_range(part.strip()) for part in one.split(",")]
-    raise UsageError(f"{one!r:.100} names no call", advice=_ADVICE)
 
 
 def _range(text: str) -> CallRange:
@@ -128,7 +221,7 @@ def only_calls(segments: Sequence[Segment], ranges: Sequence[CallRange]) -> list
     meant = {tape: meant_of(tape) for tape in {one.manifest.tape for one in segments}}
     made = [_part(segment, meant[segment.manifest.tape]) for segment in segments]
     if unmet:
-        raise _no_call(some_of([str(r) for r in ranges if r in unmet], _MAX_NAMED))
+        raise no_call(some_of([str(r) for r in ranges if r in unmet], _MAX_NAMED))
     return made
 
 
@@ -143,7 +236,7 @@ def only_one(segments: Sequence[Segment], call: Call) -> list[Segment]:
         if segment.path == call.path and segment.manifest.tape == call.ref.tape:
             segment.order = array("Q", [call.position])
             return made
-    raise _no_call(call.address)
+    raise no_call(call.address)
 
 
 def only_known(segments: Sequence[Segment], calls: Iterable[CallRef]) -> list[Segment]:
@@ -163,37 +256,5 @@ def _part(segment: Segment, is_meant: Callable[[int], bool] | None) -> Segment:
     return made
 
 
-def call_at(calls: Calls, recordings: Iterable[bytes], address: int | str) -> Call:
-    """The call of a number or an address.
-
-    Args:
-        calls: of the tape.
-        recordings: the ids of its recordings.
-        address: a number, or an address as commands print it (``3f9a01bc:12``).
-
-    Raises:
-        UsageError: for anything else; no call, or calls of several recordings, have it.
-    """
-    wanted = ranges_of(address)
-    if len(wanted) != 1 or wanted[0].first != wanted[0].last:
-        raise UsageError(f"{address!r} is not one call", advice="write 12 or 3f9a01bc:12")
-    found: list[Call] = []
-    for tape in dict.fromkeys(recordings):
-        if wanted[0].is_of(tape):
-            try:
-                found.append(calls.at(CallRef(tape, wanted[0].first)))
-            except TapeError as error:
-                if error.kind != "usage":
-                    raise
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise _no_call(str(wanted[0])) if calls.are_single else no_single_call()
-    named = some_of([f"{call.address} ({call.path})" for call in found], _MAX_NAMED)
-    raise UsageError(
-        f"call {wanted[0]} is in several recordings: {named}", advice="write one of these addresses"
-    )
-
-
-def _no_call(what: str) -> UsageError:
+def no_call(what: str) -> UsageError:
     return UsageError(f"no call {what} on this tape", advice="`calltape ls` shows which there are")

@@ -22,17 +22,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from calltape_analyzer.errors import no_descriptor
 from calltape_analyzer.reading.compressed import close_unpacked, is_compressed, unpacked
-from calltape_analyzer.reading.damage import no_descriptor
 from calltape_analyzer.reading.urls import is_url
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 
 __all__ = [
     "Descriptors",
-    "HeldFile",
     "TapeBytes",
     "TapeFile",
     "crc32_after_zeros",
@@ -89,12 +88,6 @@ def may_be_begun(path: str | None) -> bool:
         return False
 
 
-class _File(Protocol):
-    path: str
-
-    def open(self) -> int: ...
-
-
 class _Descriptor:
     """An open file, which is closed when nobody refers to it any more: neither the list of open
     ones nor an action."""
@@ -120,13 +113,13 @@ class Descriptors:
     def __init__(self, most: int = _MOST_OPEN) -> None:
         self._most = most
         self._lock = threading.RLock()
-        self._open: OrderedDict[_File, _Descriptor] = OrderedDict()
+        self._open: OrderedDict[TapeFile, _Descriptor] = OrderedDict()
         os.register_at_fork(after_in_child=self._renew)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def use(self, file: _File, action: Callable[[int], T]) -> T:
+    def use(self, file: TapeFile, action: Callable[[int], T]) -> T:
         """Calls an action with the descriptor of a file, and returns what it returns. The file is
         opened if it is not open.
 
@@ -136,33 +129,29 @@ class Descriptors:
         """
         with self._lock:
             found = self._open.pop(file, None)
-            if found is None:
-                found = self._opened(file)
+            while len(self._open) >= self._most:
+                self.close_oldest()
+            while found is None:
+                try:
+                    found = _Descriptor(file.open())
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+                    # The rest of the process may hold all descriptors that it may have.
+                    if not self.close_oldest():
+                        raise no_descriptor(error, file.path) from None
             self._open[file] = found  # the one that was used last
         try:
             return action(found.number)
         finally:
             del found  # an error keeps this frame, and nobody uses the descriptor any more
 
-    def close(self, file: _File) -> None:
+    def close(self, file: TapeFile) -> None:
         """Closes the descriptor of a file, now or when nobody uses it any more."""
         with self._lock:
             self._open.pop(file, None)
 
-    def _opened(self, file: _File) -> _Descriptor:
-        while len(self._open) >= self._most:
-            self._close_one()
-        while True:
-            try:
-                return _Descriptor(file.open())
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    raise
-                # The rest of the process may hold all descriptors that it may have.
-                if not self._close_one():
-                    raise no_descriptor(error, file.path) from None
-
-    def _close_one(self) -> bool:
+    def close_oldest(self) -> bool:
         """Closes the descriptor that was used longest ago. False if there is none."""
         if not self._open:
             return False
@@ -289,8 +278,13 @@ class TapeFile(TapeBytes):
                 if found is not None:
                     stored = os.fstat(found).st_size if is_large_ahead else self.disk_bytes
                     unpacked = found, stored
-            if unpacked is not None:
-                self._take(*unpacked)
+            if unpacked is not None:  # the copied bytes are read from now on
+                descriptors.close(self)
+                self._unpacked, packed_bytes = unpacked
+                self._close_unpacked = weakref.finalize(self, close_unpacked, self._unpacked)
+                self._most_disk_bytes = _TIMES_PACKED * packed_bytes
+                self._identity = self._version = None
+                self.refresh()
             self._expect_content()
         except BaseException:
             self.close()
@@ -316,15 +310,6 @@ class TapeFile(TapeBytes):
             if made is None or not plain or not tries or _are_equal(file, made):
                 return made
             close_unpacked(made)
-
-    def _take(self, unpacked: int, packed_bytes: int) -> None:
-        """Reads the copied bytes from now on."""
-        descriptors.close(self)
-        self._unpacked = unpacked
-        self._close_unpacked = weakref.finalize(self, close_unpacked, unpacked)
-        self._most_disk_bytes = _TIMES_PACKED * packed_bytes
-        self._identity = self._version = None
-        self.refresh()
 
     def refresh(self) -> bool:
         """Notes the size and time of the file as they are now, and returns whether they are as
@@ -402,29 +387,25 @@ class TapeFile(TapeBytes):
             raise TapeError("not_a_tape", "not a regular file", path=self.path)
         file = os.open(self.path, _FLAGS)
         try:
-            self._check(file)
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise TapeError("not_a_tape", "not a regular file", path=self.path)
+            identity = status.st_dev, status.st_ino
+            if self._identity is None:
+                self._identity = identity
+            is_same = identity == self._identity and status.st_size >= self.size
+            if self._is_sealed:
+                is_same = is_same and _version(status) == self._version
+            if is_same and self._head is not None:
+                # A new file may have the inode number of a deleted one.
+                size, checksum = self._head
+                is_same = crc32(b"".join(_parts(file, 0, size))) == checksum
+            if not is_same:
+                raise self.changed("another file has taken its place")
         except BaseException:
             os.close(file)
             raise
         return file
-
-    def _check(self, file: int) -> None:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise TapeError("not_a_tape", "not a regular file", path=self.path)
-        identity = status.st_dev, status.st_ino
-        if self._identity is None:
-            self._identity = identity
-            return
-        is_same = identity == self._identity and status.st_size >= self.size
-        if self._is_sealed:
-            is_same = is_same and _version(status) == self._version
-        if is_same and self._head is not None:
-            # A new file may have the inode number of a deleted one.
-            size, checksum = self._head
-            is_same = crc32(b"".join(_parts(file, 0, size))) == checksum
-        if not is_same:
-            raise self.changed("another file has taken its place")
 
     def _use(self, action: Callable[[int], T]) -> T:
         if self.is_closed:
@@ -447,12 +428,25 @@ class TapeFile(TapeBytes):
 
 
 class HeldFile(TapeBytes):
-    """The copy of a small write-ahead file, in memory: a directory may have more of them than a
-    process may have descriptors. It takes the place of the file, which is closed."""
+    """The copy of a small write-ahead file, which may be written to meanwhile, in memory: a
+    directory may have more of them than a process may have descriptors. It takes the place of the
+    file, which is closed."""
 
     def __init__(self, file: TapeFile) -> None:
         super().__init__(file.path, file.location)
-        self._data = _data_of(file)
+        self._data = b""
+        for left in reversed(range(_TRIES)):
+            try:
+                file.refresh()
+                if file.size > _MAX_HELD:
+                    raise file.changed("a larger call is in it")
+                # A copy that was made while a call ended may have parts of two.
+                before, self._data = self._data, file.read_at(0, file.size)
+                if self._data == before:
+                    break
+            except TapeError as error:
+                if error.kind != "damaged" or not left:
+                    raise
         self.size = len(self._data)
         file.close()
 
@@ -479,24 +473,6 @@ class HeldFile(TapeBytes):
 
     def close(self) -> None:
         self.is_closed, self._data = True, b""
-
-
-def _data_of(file: TapeFile) -> bytes:
-    """All bytes of a small write-ahead file, which may be written to meanwhile."""
-    data = b""
-    for left in reversed(range(_TRIES)):
-        try:
-            file.refresh()
-            if file.size > _MAX_HELD:
-                raise file.changed("a larger call is in it")
-            # A copy that was made while a call ended may have parts of two.
-            before, data = data, file.read_at(0, file.size)
-            if data == before:
-                break
-        except TapeError as error:
-            if error.kind != "damaged" or not left:
-                raise
-    return data
 
 
 def _next_data(file: int, offset: int, size: int) -> int:

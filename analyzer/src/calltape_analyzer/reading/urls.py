@@ -70,23 +70,27 @@ def without_secrets(text: str, url: str) -> str:
     """
     found = _IN_TEXT.sub(lambda match: shown(match[0]), text)
     parts = _parts_shown(url)
-    for secret in (parts.query, parts.user, *parts.user.split(":")[1:], *_values(parts.query)):
+    values = [part.partition("=")[2] for part in parts.query.split("&")]
+    for secret in (parts.query, parts.user, *parts.user.split(":")[1:], *values):
         for spelling in {secret, unquote(secret)}:
             if len(spelling) > 3:
                 found = found.replace(spelling, _HIDDEN)
     return found
 
 
-def _values(query: str) -> list[str]:
-    return [part.partition("=")[2] for part in query.split("&")]
-
-
 def _parts_shown(url: str) -> _Parts:
     """The parts of a URL as people may see them. In an object store ``?`` is part of a name, but
     somebody may have put ``s3://`` before a signed address: what looks like a query is one here.
     A password may have a slash that should have been written ``%2F``: what stands where a port
-    should be, and has an ``@`` somewhere behind it, is one."""
-    parts = _parts(_with_whole_password(url))
+    should be, and has an ``@`` somewhere behind it, is one. Of one with a character that begins a
+    query or a fragment, that is made another character first."""
+    found = _URL.match(url)
+    cut = None if found is None else _CUT_PASSWORD.match(found[2])
+    if found is not None and cut is not None:
+        begin = found.start(2)
+        end = begin + cut.end()
+        url = url[:begin] + re.sub("[?#]", "_", url[begin:end]) + url[end:]
+    parts = _parts(url)
     password = None if parts.user else _LIKE_A_PASSWORD.match(parts.place)
     if password is not None:
         parts = parts._replace(user=password[0][:-1], place=parts.place[password.end() :])
@@ -97,17 +101,6 @@ def _parts_shown(url: str) -> _Parts:
         return parts
     place, query = parts.place[: found.start()], parts.place[found.end() :]
     return parts._replace(place=place, query=query)
-
-
-def _with_whole_password(url: str) -> str:
-    """A URL whose password has none of the characters that begin a query or a fragment."""
-    found = _URL.match(url)
-    password = None if found is None else _CUT_PASSWORD.match(found[2])
-    if found is None or password is None:
-        return url
-    begin = found.start(2)
-    end = begin + password.end()
-    return url[:begin] + re.sub("[?#]", "_", url[begin:end]) + url[end:]
 
 
 def _parts(url: str) -> _Parts:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.omission import leaf_document
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
+from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.ordinals import is_ordinal
 from calltape_analyzer.redacting.policy import Fate, Policy, number_fact
 from calltape_analyzer.redacting.vocabulary import (

@@ -11,7 +11,7 @@ from collections.abc import Container
 from typing import Any
 
 from calltape_analyzer.editing.omission import leaf_document, without_value
-from calltape_analyzer.pytree.referenced import ReferencedOnly
+from calltape_analyzer.pytree.nodes import ReferencedOnly
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.plan import Plan, TreePlan
 from calltape_analyzer.redacting.vocabulary import is_torch_name, plain_reason

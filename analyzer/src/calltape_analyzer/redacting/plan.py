@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.omission import left_of, opaque
 from calltape_analyzer.observing.observations import looks_like_name
-from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
+from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.ordinals import Ordinals
 from calltape_analyzer.redacting.policy import Fact, Fate, Policy, most_private, number_fact
 from calltape_analyzer.redacting.vocabulary import is_field, plain_reason
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.writing.coverage import unkept_of
+from calltape_analyzer.writing.lineage import unkept_of
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.errors import TapeError

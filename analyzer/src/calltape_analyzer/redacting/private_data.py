@@ -10,15 +10,12 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_analyzer.pytree.placed_nodes import placed_nodes
-from calltape_analyzer.pytree.referenced import unreferenced
+from calltape_analyzer.plain_data import PlainData, Sketch, Text
+from calltape_analyzer.pytree.nodes import names_of_children, placed_nodes, unreferenced
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.redacting.ordinals import is_ordinal
 from calltape_analyzer.redacting.policy import number_fact
 from calltape_analyzer.redacting.vocabulary import plain_platform

@@ -19,8 +19,13 @@ from calltape_analyzer.redacting.private_data import varying_keys
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs, settle
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import (
+    TemporaryFolder,
+    compressor_of,
+    copy_tape,
+    refuse_inputs,
+    settle,
+)
 from calltape_schema.errors import TapeError
 
 __all__ = ["copy_redacted", "redact"]

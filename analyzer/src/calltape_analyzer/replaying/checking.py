@@ -32,7 +32,7 @@ from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.runtimes import opened_model
 from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.pytree.caches import is_cache_argument
-from calltape_analyzer.pytree.result_values import ABSENT, Unknown, values_in
+from calltape_analyzer.pytree.nodes import ABSENT, Unknown, values_in
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
 

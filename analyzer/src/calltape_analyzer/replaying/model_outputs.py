@@ -10,7 +10,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import match_inputs, values_of_layout
-from calltape_analyzer.pytree.result_values import Returned, Unknown, values_in
+from calltape_analyzer.pytree.nodes import Returned, Unknown, values_in
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.text import counted
 

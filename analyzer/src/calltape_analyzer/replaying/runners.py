@@ -23,8 +23,8 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import advice_for
 from calltape_analyzer.programs.runtimes import opened_model
+from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.pytree.placeholder import placeholder_words, unmade_in
-from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.model_outputs import inputs_of, outputs_by_path
 from calltape_analyzer.tape import Tape
@@ -39,8 +39,8 @@ class _CallableRunner(Runner):
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
 
-        from calltape_analyzer.model.asked_modes import may_ask
         from calltape_analyzer.model.calls import wanted_classes
+        from calltape_analyzer.model.code import may_ask
         from calltape_analyzer.model.randomness import generators_kept
 
         self._device: Any = "cpu"
@@ -73,7 +73,7 @@ class _CallableRunner(Runner):
         return _CallOf(self, inputs, self._context_of(call))
 
     def _context_of(self, call: Call) -> AbstractContextManager[None]:
-        from calltape_analyzer.model.contexts import as_called
+        from calltape_analyzer.model.calls import as_called
 
         tree = call.record.inputs
         devices = [leaf.device for leaf in tree.facts()]
@@ -119,7 +119,7 @@ class _CallOf(Run):
         return result
 
     def leaves(self, result: Any) -> Returned:
-        from calltape_analyzer.model.contexts import detached
+        from calltape_analyzer.model.calls import detached
 
         return Returned(detached(leaves_of(result)))
 
@@ -163,7 +163,7 @@ class _RunOf(Run):
         self.is_synthetic = has_made_up(call)
 
     def run(self) -> Any:
-        from calltape_analyzer.model.contexts import with_default_dtype
+        from calltape_analyzer.model.calls import with_default_dtype
 
         with with_default_dtype(Context.of(self._call.record.inputs.spec().context)):
             return self._model.run(self._inputs)

@@ -1,7 +1,8 @@
 """The rows of a table: one per call, or one per leaf of each call.
 
-In come the calls of a tape. Out go record batches of bounded size, whose schema says what each
-column is.
+In come the calls of a tape and its variants. Out go record batches of bounded size, whose schema
+says what each column is. A table of calls has columns that differ from tape to tape: the sizes of
+symbols and dynamic axes.
 """
 
 from __future__ import annotations
@@ -13,24 +14,155 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import metered
+from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.signature import PassedArguments, Signature
-from calltape_analyzer.observing.sorting import CallSource
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.observing.size_table import Column, value_in
+from calltape_analyzer.observing.sorting import CallSorter, CallSource
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.targets import target_name
+from calltape_analyzer.reading.selection import target_name
 from calltape_analyzer.reading.urls import is_url
-from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns, int64
+from calltape_analyzer.text import UniqueNames, printable, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema import __version__
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Tree
-from calltape_schema.tree import Leaf, Node
+from calltape_schema.tree import Node
 
 __all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table"]
+
+MOST_COLUMNS = 1000
+_MOST_NAME, _MOST_DOCUMENTED = 200, 1000
+_MOST_VARIANTS_NAMED = 8
+_MOST_INT = 2**63
+
+
+class SizeColumn(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        name: unique in the table, also if case does not count; printable, without double quotes,
+            and at most 200 characters long.
+        kind: ``symbol``, ``axis`` or ``int``.
+        told: the name on the tape, at most 1,000 characters of it.
+        variants: the public names of some variants that have it.
+    """
+
+    name: str
+    kind: str
+    told: str
+    variants: str
+
+
+class CallSizes(NamedTuple):
+    """The public name of the variant of a call, or None, and its value in each column (None if it
+    has none there)."""
+
+    variant: str | None
+    values: tuple[int | None, ...]
+
+
+class _Known(NamedTuple):
+    """A variant, and where its values stand in a row of the table."""
+
+    facts: VariantFacts
+    places: tuple[tuple[int, Column], ...]
+
+
+class SizeColumns:
+    """The size columns of a tape.
+
+    Args:
+        tape: whose calls are sorted as its variants were.
+        variants: of the tape.
+        taken: the names of the other columns.
+
+    Attributes:
+        columns: symbols first, then axes and ints, in the order of the variants; at most 1,000.
+        left_out: how many more there are.
+    """
+
+    def __init__(
+        self, tape: CallSource, variants: Sequence[VariantFacts], taken: Iterable[str]
+    ) -> None:
+        self._sorter = CallSorter.of(tape).agreeing(one.group.layout for one in variants)
+        found: dict[tuple[str, str], list[tuple[int, Column]]] = {}
+        symbols: dict[tuple[str, str], list[tuple[int, Column]]] = {}
+        for at, facts in enumerate(variants):
+            own = set()
+            for symbol in facts.symbols:
+                symbols.setdefault(("symbol", symbol.name), []).append((at, symbol.columns[0]))
+                own.add((symbol.name, symbol.columns[0]))
+            layout = facts.group.layout
+            for column in facts.dynamic():
+                name = layout.column_name(column)
+                if (name, column) not in own:  # an int is a symbol by its own name
+                    kind = "int" if column.is_int else "axis"
+                    found.setdefault((kind, name), []).append((at, column))
+        for kind, name in list(found):
+            same = symbols.get(("symbol", name), [])
+            if kind == "int" and any(column.is_int for _, column in same):
+                same += found.pop((kind, name))  # a symbol elsewhere, and another's member here
+        every = [*symbols.items(), *found.items()]
+        self.left_out = max(len(every) - MOST_COLUMNS, 0)
+        names = UniqueNames(name.lower() for name in taken)
+        self.columns: list[SizeColumn] = []
+        places: list[list[tuple[int, Column]]] = [[] for _ in variants]
+        for index, ((kind, name), where) in enumerate(every[:MOST_COLUMNS]):
+            told = some_of(
+                [printable(variants[at].public_name[:_MOST_NAME]) for at, _ in where],
+                _MOST_VARIANTS_NAMED,
+            )
+            made = _column_name(name, names)
+            documented = printable(name[:_MOST_DOCUMENTED])
+            self.columns.append(SizeColumn(made, kind, documented, told))
+            for at, column in where:
+                places[at].append((index, column))
+        self._known: dict[object, list[_Known]] = {}
+        for facts, own_places in zip(variants, places, strict=True):
+            known = _Known(facts, tuple(own_places))
+            self._known.setdefault(_likeness(facts.group.key), []).append(known)
+
+    def of(self, inputs: Tree) -> CallSizes:
+        """Variant and sizes of a call with these inputs; of a call that raised, of those that its
+        arguments are like.
+
+        Raises:
+            TapeError: the inputs break the format.
+        """
+        placed = self._sorter.sorted(inputs)
+        for known in self._known.get(_likeness(placed.key), ()):
+            if known.facts.has(placed):
+                values: list[int | None] = [None] * len(self.columns)
+                for index, column in known.places:
+                    values[index] = int64(value_in(placed.row, column))
+                return CallSizes(known.facts.public_name, tuple(values))
+        return CallSizes(None, (None,) * len(self.columns))
+
+
+def int64(value: int) -> int | None:
+    """A value that a column has; None for one beyond 64 bits with a sign."""
+    return value if -_MOST_INT <= value < _MOST_INT else None
+
+
+def _likeness(key: GroupKey) -> object:
+    """Equal for all keys of which one may take the other."""
+    return key[:2]
+
+
+def _column_name(name: str, names: UniqueNames) -> str:
+    """A name that is as readable, and unique without regard to case: many engines have none. In
+    SQL it stands between double quotes."""
+    shown = printable(name[:_MOST_NAME]).replace('"', "'")[:_MOST_NAME] or "_"
+    lower = shown.lower()
+    made = names.add(lower)
+    return shown + made[len(lower) :]
+
 
 REPEATED = pa.dictionary(pa.int32(), pa.string())
 """The type of texts of which few are distinct."""
@@ -76,27 +208,13 @@ LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
 """Name, type and meaning of the columns of a table of leaves."""
 
 
-class _Origin(NamedTuple):
-    """Where the calls of a file are from: the columns of :data:`_ORIGIN`."""
-
-    tape: str
-    file: str
-    folder: str
-    target: str
-
-    @classmethod
-    def of(cls, segment: Segment) -> _Origin:
-        path, manifest = segment.path, segment.manifest
-        folder = path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
-        return cls(manifest.tape.hex(), path, folder or ".", target_name(manifest.target))
-
-
 _KINDS = {"symbol": "Size of the symbol", "axis": "Size of the axis", "int": "Value of the int"}
 _MOST_ROWS, _FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
-_MOST_KNOWN_CELLS = 4_000_000
-_MOST_KNOWN = 500_000  # leaves, and bytes of structure divided by 64
+_ROOM = 32 * 1024 * 1024  # bytes of what is known of inputs and leaves
 
 T = TypeVar("T")
+_Origin: TypeAlias = tuple[str, str, str, str]
+"""Where the calls of a file are from: the columns of :data:`_ORIGIN`."""
 
 
 def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordBatchReader:
@@ -128,17 +246,15 @@ def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordB
 
 
 def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]]:
-    known: dict[tuple[Segment, int], CallSizes] = {}
-    most = _MOST_KNOWN_CELLS // (len(sizes.columns) + 1)
+    known = Recent(_ROOM)
 
     def sizes_of(segment: Segment, position: int, record: CallRecord) -> CallSizes:
         """Calls of equal inputs are one object, also in the columns of a batch."""
         inputs = segment, segment.inputs_number(position)
-        found = known.get(inputs)
+        found: CallSizes | None = known.get(inputs)
         if found is None:
-            if len(known) > most:
-                known.clear()
-            found = known[inputs] = sizes.of(record.inputs)
+            found = sizes.of(record.inputs)
+            known.keep(inputs, found, 8 * len(found.values))
         return found
 
     for origin, record, own in _read(tape, sizes_of):
@@ -179,21 +295,15 @@ _Leaves: TypeAlias = list[tuple[Any, ...]]
 
 
 def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
-    known: dict[tuple[str, bytes, bytes], _Leaves] = {}
-    room = _MOST_KNOWN
+    known = Recent(_ROOM)
 
     def leaves_of(side: str, tree: Tree) -> _Leaves:
-        nonlocal room
         key = side, tree.structure, tree.leaves
-        found = known.get(key)
+        found: _Leaves | None = known.get(key)
         if found is None:
             found = _leaves(tree, tape.signature if side == "inputs" else None)
-            cost = len(found) + (len(tree.structure) + len(tree.leaves)) // 64 + 1
-            if cost > room:
-                known.clear()
-                room = _MOST_KNOWN
-            room -= cost
-            known[key] = found
+            size = 64 * len(found) + len(tree.structure) + len(tree.leaves)
+            known.keep(key, found, size)
         return found
 
     def sides_of(_: Segment, __: int, record: CallRecord) -> list[tuple[str, Tree, _Leaves]]:
@@ -234,30 +344,22 @@ def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
         tree: a side of a call.
         signature: binds inputs to their parameters; None for outputs.
     """
-    facts = tree.facts()
+    facts, root = tree.facts(), tree.spec().root
+    roots: list[tuple[str, Node]] = [("outputs", root)]
+    if signature is not None:
+        passed = PassedArguments.of(root, signature)
+        roots = [(str(name) or "?", node) for name, node in (*passed.positional, *passed.named)]
     paths = [""] * len(facts)
-    for path, node in _named_nodes(tree.spec().root, signature):
+    for path, node in (pair for name, one in roots for pair in nodes_with_paths(one, name)):
         leaf = getattr(node, "leaf", None)
         if leaf is not None and not paths[leaf]:  # a tensor that is passed twice is one leaf
             paths[leaf] = path
-    return [
-        (path, leaf.dtype, leaf.shape, _bytes_of(leaf), leaf.device, leaf.key is not None)
-        for path, leaf in zip(paths, facts, strict=True)
-    ]
-
-
-def _named_nodes(root: Node, signature: Signature | None) -> Iterator[tuple[str, Node]]:
-    if signature is None:
-        yield from nodes_with_paths(root, "outputs")
-        return
-    passed = PassedArguments.of(root, signature)
-    for name, node in (*passed.positional, *passed.named):
-        yield from nodes_with_paths(node, str(name) or "?")
-
-
-def _bytes_of(leaf: Leaf) -> int | None:
-    stored = contiguous(leaf.dtype, leaf.shape)
-    return None if stored is None else int64(stored.nbytes)
+    found: _Leaves = []
+    for path, one in zip(paths, facts, strict=True):
+        stored = contiguous(one.dtype, one.shape)
+        nbytes = None if stored is None else int64(stored.nbytes)
+        found.append((path, one.dtype, one.shape, nbytes, one.device, one.key is not None))
+    return found
 
 
 def _read(
@@ -265,24 +367,25 @@ def _read(
 ) -> Iterator[tuple[_Origin, CallRecord, T]]:
     """Where each call is from, its record, and what is read of it. What is damaged is reported, and
     left out."""
-    return metered(_each(tape, read), [segment.worth for segment in tape.segments])
 
+    def each() -> Iterator[tuple[_Origin, CallRecord, T]]:
+        for segment in tape.segments:
+            path, manifest = segment.path, segment.manifest
+            folder = path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
+            target = target_name(manifest.target)
+            origin = manifest.tape.hex(), path, folder or ".", target
+            for position in segment.order:
+                try:
+                    record = Call(segment, position, 0, tape.class_index).record
+                    found = read(segment, position, record)
+                except TapeError as error:
+                    if not is_damage(error):
+                        raise
+                    segment.reported(error, position)
+                    continue
+                yield origin, record, found
 
-def _each(
-    tape: CallSource, read: Callable[[Segment, int, CallRecord], T]
-) -> Iterator[tuple[_Origin, CallRecord, T]]:
-    for segment in tape.segments:
-        origin = _Origin.of(segment)
-        for position in segment.order:
-            try:
-                record = Call(segment, position, 0, tape.class_index).record
-                found = read(segment, position, record)
-            except TapeError as error:
-                if not is_damage(error):
-                    raise
-                segment.reported(error, position)
-                continue
-            yield origin, record, found
+    return metered(each(), [segment.worth for segment in tape.segments])
 
 
 def _reader(
@@ -318,9 +421,6 @@ def _repeated(values: Sequence[str | None]) -> pa.Array:
     try:
         found = pa.array(values, pa.string())
     except UnicodeEncodeError:
-        found = pa.array([_escaped(text) for text in values], pa.string())
+        texts = [text and text.encode("utf-8", "backslashreplace").decode() for text in values]
+        found = pa.array(texts, pa.string())
     return found.dictionary_encode()
-
-
-def _escaped(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-8", "backslashreplace").decode()

@@ -25,10 +25,9 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.testing.failure_text import call_of, difference_lines, place_of
 from calltape_analyzer.text import counted, listed, printable
 from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
-from calltape_analyzer.writing.coverage import unkept_of
-from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.lineage import derived, unkept_of
 from calltape_analyzer.writing.new_tape import NewTape
-from calltape_analyzer.writing.temporary import TemporaryFolder
+from calltape_analyzer.writing.output_file import TemporaryFolder
 from calltape_schema.records import Manifest, ModelError, Tree
 
 __all__ = ["NewOutcomes", "Updates", "set_updates", "updates"]

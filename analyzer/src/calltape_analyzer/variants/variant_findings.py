@@ -14,14 +14,13 @@ from typing import Any
 from pydantic import Field
 
 from calltape_analyzer.fitting import fitted, table_lines
-from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.fixed_values import structure_values
 from calltape_analyzer.observing.groups import LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, SizeSeen, Span
-from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.plain_data import PlainData, Sketch
 from calltape_analyzer.pytree.placeholder import DATA_KEYS, has_data_keys
 from calltape_analyzer.text import (
     alike,

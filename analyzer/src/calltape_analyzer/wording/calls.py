@@ -5,8 +5,8 @@ from __future__ import annotations
 from calltape_analyzer.comparison import verdicts
 from calltape_analyzer.comparison.verdicts import CallsKind
 from calltape_analyzer.observing.traffic_counters import left_out_note
+from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
-from calltape_analyzer.pytree.result_values import BESIDE, POLICY
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.text import counted, listed, printable, some_of
 from calltape_analyzer.wording.notes import drawing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import OtherNote
 from calltape_analyzer.programs import notes
-from calltape_analyzer.reading.targets import outside_words
+from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.text import counted, named, some_of, variant_names
 from calltape_schema.remedies import Remedy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calltape_analyzer.foreign_errors import AssertionFailed, OtherAssertion
 from calltape_analyzer.programs import rejections
-from calltape_analyzer.pytree.class_rule import is_never_made
+from calltape_analyzer.pytree.classes import is_never_made
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.text import printable
 from calltape_analyzer.variants.facts import ExcludedSize, FixedSize, NewZeros, OtherVariant

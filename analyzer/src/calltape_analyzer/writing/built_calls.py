@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.pytree.classes import name_of
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
-from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
+from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_schema.blob import stored_as
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import CallRecord, ModelError, Tree
@@ -43,7 +43,6 @@ def build_call(
     error: BaseException | None = None,
     time_ns: int = 0,
     duration_ns: int | None = None,
-    thread: int = 0,
     values: Literal["all", "none"] = "all",
     training: bool = False,
 ) -> BuiltCall:
@@ -54,7 +53,7 @@ def build_call(
         args, kwargs: what was passed. A tensor that stands at two places is one leaf.
         outputs: what was returned.
         error: what was raised instead.
-        time_ns, duration_ns, thread: as in the record.
+        time_ns, duration_ns: as in the record.
         values: ``none`` leaves the values of tensors out.
         training: whether the model was in training mode.
 
@@ -71,7 +70,7 @@ def build_call(
     if error is not None:
         raised = ModelError(type=name_of(type(error)), message=str(error))
     record = CallRecord(
-        tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=thread,
+        tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=0,
         inputs=inputs, outputs=result, error=raised,
     )  # fmt: skip
     return BuiltCall(record, found)
@@ -109,7 +108,10 @@ def build_tree(
     for number, storage in enumerate(_storages(tensors)):
         facts = {**_facts(tensors[number]), **({} if storage is None else {"storage": storage})}
         documents.append(_leaf(facts, tensors[number], paths[number], found, values))
-    scalars = [_packed(one) for one in description.scalars]
+    scalars = [
+        pack_int(one) if type(one) is int else pack_text(one) if type(one) is str else one
+        for one in description.scalars
+    ]
     document = {"root": root, "leaves": len(documents), "scalars": len(scalars)}
     if training:
         modes = {"grad": True, "inference": False}
@@ -124,7 +126,12 @@ def build_tree(
 
 def _storages(tensors: Sequence[Any]) -> list[int | None]:
     """For each tensor the number of the memory that it shares; None if it shares none."""
-    memory = [_memory_of(tensor) for tensor in tensors]
+    import torch
+
+    memory: list[int] = []  # where each begins; 0 if it has none
+    for one in tensors:
+        has_none = one.layout is not torch.strided or one.is_meta or not one.numel()
+        memory.append(0 if has_none else int(one.untyped_storage().data_ptr()))
     counts = Counter(memory)
     shared = [one for one in counts if one and counts[one] > 1]
     numbers = {one: number for number, one in enumerate(shared)}
@@ -150,15 +157,6 @@ def _leaf(
         key = f"{key[:_MAX_KEY]}~{len(found)}"
     found[key] = tensor
     return {**facts, "key": key}
-
-
-def _memory_of(tensor: Any) -> int:
-    """Where its memory begins; 0 if it has none."""
-    import torch
-
-    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
-        return 0
-    return int(tensor.untyped_storage().data_ptr())
 
 
 def _facts(tensor: Any) -> dict[str, Any]:
@@ -208,9 +206,3 @@ def _renumber(root: dict[str, Any], places: Sequence[int]) -> None:
         stack.extend(node.get("children", ()))
         if node["kind"] == "custom":
             stack.append(node["context"])
-
-
-def _packed(value: Any) -> Any:
-    if type(value) is int:
-        return pack_int(value)
-    return pack_text(value) if type(value) is str else value

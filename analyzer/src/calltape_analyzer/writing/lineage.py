@@ -4,6 +4,10 @@ In come the files that it is made of, and what was done to them. Out go the numb
 get, and its manifest: that of the first file, with one more step in its history. Calls of one
 recording keep id and numbers. Those of several get a new id, and the numbers of each recording
 follow those of the one before it, so that no two are equal and each can be traced back.
+
+For the end of the new tape, out go a coverage that is true for it (what it lacks is counted, and if
+nobody knows how many calls there were, it says so), the counted inputs of calls that no file has,
+and when the recording ended.
 """
 
 from __future__ import annotations
@@ -12,17 +16,23 @@ import hashlib
 import os
 import platform
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.plain_data import json_text
-from calltape_analyzer.reading.recordings import coverage_of, recordings_of
+from calltape_analyzer.reading.recordings import CountedFile, coverage_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema import __version__
-from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.bounds import MAX_COUNT, MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.drop_reasons import DropReason, Reason
+from calltape_schema.end import Coverage
+from calltape_schema.errors import TapeError
 from calltape_schema.fields import now_ns
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import (
     MINOR,
     VERSION,
@@ -35,14 +45,109 @@ from calltape_schema.records import (
     redacted_of_all,
     redacted_of_steps,
 )
-from calltape_schema.records import Segment as SegmentFacts
 
-__all__ = ["Numbering", "derived", "new_manifest", "numbering_of"]
+__all__ = [
+    "Numbering",
+    "calls_in",
+    "closing_time",
+    "coverage_for",
+    "coverage_of_numbers",
+    "derived",
+    "new_manifest",
+    "numbering_of",
+    "unkept_of",
+]
 
+_MAX_REASONS = 1000
 _MAX_FILES = 16
 _MAX_TEXT = 1000
 _MAX_NUMBER = 2**63 - 1
-_MAX_NAMED = 8
+
+
+def coverage_for(
+    segments: Sequence[CountedFile], kept: int, unwanted: int, later: int = 0
+) -> Coverage:
+    """How many calls were seen, and what became of those that the new tape lacks.
+
+    Args:
+        segments: the files that were read.
+        kept: how many calls were written.
+        unwanted: how many were left out because nobody asked for them.
+        later: how many others only a later version can read.
+
+    Raises:
+        TapeError: ``limit`` if the files claim more calls than can be counted.
+    """
+    before = coverage_of(segments)
+    dropped = Counter(before.dropped)
+    dropped[DropReason.WAS_NOT_SEALED] += dropped.pop(DropReason.NOT_SEALED, 0)
+    dropped[DropReason.NOT_EXTRACTED] += unwanted
+    lost = max(before.kept - kept - unwanted, 0)
+    dropped[DropReason.LATER] += min(later, lost)
+    dropped[DropReason.DAMAGED] += max(lost - later, 0)
+    return _coverage(kept, +dropped, before.at_least, before.counted_ns)
+
+
+def coverage_of_numbers(
+    end: int, kept: int, missing: DropReason, *, at_least: bool | None = None
+) -> Coverage:
+    """The coverage of a tape of which the numbers of its calls tell how many calls were seen.
+
+    Args:
+        end: the first number behind all that were seen.
+        kept: how many calls there are.
+        missing: why numbers are missing.
+        at_least: whether nobody knows how many calls there were.
+
+    Raises:
+        TapeError: ``limit`` if there are more calls than can be counted.
+    """
+    return _coverage(kept, {missing: end - kept} if end > kept else {}, at_least)
+
+
+def _coverage(
+    kept: int, dropped: Mapping[Reason, int], at_least: bool | None, counted_ns: int | None = None
+) -> Coverage:
+    """What an end can say."""
+    folded = dict(dropped)
+    if len(dropped) > _MAX_REASONS:  # too many for an end: the last ones together
+        most = sorted(dropped.items(), key=lambda item: -item[1])
+        folded = dict(most[: _MAX_REASONS - 1])
+        folded[DropReason.OTHER] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
+    seen = kept + sum(folded.values())
+    if seen > MAX_COUNT:
+        raise TapeError("limit", f"the tapes claim to have seen {seen} calls")
+    return Coverage(seen=seen, kept=kept, dropped=folded, at_least=at_least, counted_ns=counted_ns)
+
+
+def calls_in(segments: Iterable[Segment]) -> int:
+    """How many sound calls are in files, whichever of them are wanted."""
+    return sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
+
+
+def unkept_of(segments: Sequence[Segment]) -> InputsTable:
+    """The counted inputs of calls that were seen and are not in the files. They are of no use if
+    calls were chosen: nobody knows which of them would have been."""
+    found = InputsTable()
+    for segment in segments:
+        table = segment.table
+        if table is not None and not segment.left_out:
+            found.merge(table.others())
+    return found
+
+
+def closing_time(segments: Sequence[Segment]) -> int:
+    """When the recordings ended, Unix time in nanoseconds: as the ends say, or else when the
+    last call of each file began."""
+    latest = 0
+    for segment in segments:
+        closed = segment.manifest.created_ns if segment.end is None else segment.end.closed_ns
+        for position in reversed(segment.order) if segment.end is None else ():
+            with suppress(TapeError):
+                closed = segment.record(position).time_ns
+                break
+        latest = max(latest, closed)
+    return latest
 
 
 @dataclass(frozen=True)
@@ -138,21 +243,26 @@ def derived(
             f"these are {len(recordings)} recordings (at most {MAX_SOURCES} make one tape)",
             advice="take some of them first, and then the results",
         )
+    # The file of its recording that the new one stands for: the first of those that it is made of.
+    places = [part.manifest.segment for part in recordings[0] if not part.is_ahead]
+    known = [place for place in places if place is not None]
+    has_place = known and len(known) == len(places) and not numbering.changes
     step = Step(
         verb=verb,
         tool="calltape",
         version=__version__,
         tape=numbering.tape,
-        options=tuple((k[:_MAX_TEXT], _shown(v)) for k, v in list((options or {}).items()))[
-            :MAX_OPTIONS
-        ],
+        options=tuple(
+            (name[:_MAX_TEXT], _text(value if isinstance(value, str) else json_text(value)))
+            for name, value in list((options or {}).items())[:MAX_OPTIONS]
+        ),
         sources=tuple(_source(parts, numbering, left_out or {}) for parts in recordings),
     )
     return first.model_copy(
         update={
             "minor": max(MINOR, first.minor),
             "tape": numbering.tape,
-            "segment": None if numbering.changes else _place(recordings[0]),
+            "segment": min(known, key=lambda place: place.number) if has_place else None,
             "history": (*steps, step),
         }
     )
@@ -174,19 +284,6 @@ def _source(
         first=numbering.number_of(tape, 0),
         redacted=redacted_of_all(redacted_of_steps(part.manifest.history or ()) for part in parts),
     )
-
-
-def _place(parts: Sequence[Segment]) -> SegmentFacts | None:
-    """Which file of its recording the new one stands for: the first of those that it is made of."""
-    found = [part.manifest.segment for part in parts if not part.is_ahead]
-    known = [place for place in found if place is not None]
-    if not known or len(known) < len(found):
-        return None
-    return min(known, key=lambda place: place.number)
-
-
-def _shown(value: Any) -> str:
-    return _text(value if isinstance(value, str) else json_text(value))
 
 
 def _text(value: str) -> str:

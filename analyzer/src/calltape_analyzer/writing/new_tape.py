@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.pytree.memory import integers_of_width
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.coverage import coverage_of_numbers
+from calltape_analyzer.writing.lineage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.blob import Stored, build_header, by_width, stored_as
 from calltape_schema.drop_reasons import DropReason
@@ -32,7 +32,7 @@ from calltape_schema.sections import NO_CHECKSUMS, Checksums, checksums_of
 from calltape_schema.tree import Leaf
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["NewTape", "stored_bytes"]
+__all__ = ["NewTape"]
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 _KEY_BYTES = 150  # the memory of a key that is remembered
@@ -93,12 +93,7 @@ class NewTape:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._is_sealed:
             self._file.finish()
         else:
@@ -120,7 +115,12 @@ class NewTape:
         """
         number = call.number if number is None else number
         call.check(entries=bool(call.references))
-        keys = frozenset(_keys_of(call.record)) if call.references else frozenset[str]()
+        keys = frozenset[str]()
+        if call.references:
+            sides = [tree for tree in (call.record.inputs, call.record.outputs) if tree is not None]
+            keys = frozenset(
+                leaf.key for tree in sides for leaf in tree.facts() if leaf.key is not None
+            )
         kept = self._references(call, number, keys)
         facts = call.document().items()
         document = {k: v for k, v in facts if v is not None and k not in ("at", "blob")}
@@ -239,7 +239,10 @@ class NewTape:
         self, number: int, document: dict[str, Any], blob: Sequence[Any] = (),
         checksums: Checksums = NO_CHECKSUMS,
     ) -> None:  # fmt: skip
-        self._expect_new(number)
+        if self._is_sealed:
+            raise UsageError("the tape is sealed, and takes no more calls")
+        if number <= self.last and number in self._numbers:
+            raise UsageError(f"there is a call {number} on the new tape already")
         inputs = document["inputs"]
         scalars = pack(inputs.get("scalars", ()))
         key = signature_of(inputs["structure"], inputs["leaves"], scalars)
@@ -272,12 +275,6 @@ class NewTape:
         if waiting:
             self._writer.append(waiting)
 
-    def _expect_new(self, number: int) -> None:
-        if self._is_sealed:
-            raise UsageError("the tape is sealed, and takes no more calls")
-        if number <= self.last and number in self._numbers:
-            raise UsageError(f"there is a call {number} on the new tape already")
-
 
 class _Sink:
     """A new file as the container writes it: front to back."""
@@ -307,14 +304,6 @@ class _Streamed:
 
     def __iter__(self) -> Iterator[bytes]:
         return self._call.raw_blob(self._kept)
-
-
-def _keys_of(record: CallRecord) -> Iterator[str]:
-    """The keys of all tensors of a call."""
-    for tree in (record.inputs, record.outputs):
-        for leaf in () if tree is None else tree.facts():
-            if leaf.key is not None:
-                yield leaf.key
 
 
 def _document(record: CallRecord) -> dict[str, Any]:
@@ -405,8 +394,7 @@ def _of_tensor(leaf: Leaf, value: Any) -> memoryview:
     if plain.is_quantized:
         plain = plain.int_repr()
     # Some dtypes torch cannot copy; integers of their width it can.
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    plain = plain.view(widths.get(plain.element_size(), plain.dtype))
+    plain = plain.view(integers_of_width().get(plain.element_size(), plain.dtype))
     flat = plain.contiguous().reshape(-1).view(torch.uint8)
     array: Any = flat.numpy()
     return memoryview(array).cast("B") if flat.numel() else memoryview(b"")

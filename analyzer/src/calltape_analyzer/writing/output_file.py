@@ -14,22 +14,85 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, BinaryIO
 
 from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.reading.compressed import is_compressed, most_unpacked, zstd_module
-from calltape_analyzer.writing.temporary import TemporaryFolder, is_temporary, remove
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "OutputFile", "compressor_of", "copy_tape", "create_file", "new_folder", "refuse_inputs",
-    "settle", "write_file",
-]  # fmt: skip
+    "OutputFile",
+    "TemporaryFolder",
+    "compressor_of",
+    "copy_tape",
+    "create_file",
+    "new_folder",
+    "refuse_inputs",
+    "settle",
+    "write_file",
+]
+
+
+def is_temporary(holder: object, path: str) -> weakref.finalize[Any, Any]:
+    """Makes a file or folder be removed when its holder is gone, or with the process. It is called
+    before the file is made."""
+    return weakref.finalize(holder, _remove, path, os.getpid())
+
+
+def remove(temporary: weakref.finalize[Any, Any]) -> None:
+    """Removes it now. If a signal ends this, it is removed later."""
+    found = temporary.peek()
+    if found is not None:
+        _, function, arguments, _ = found
+        function(*arguments)
+        temporary.detach()
+
+
+class TemporaryFolder:
+    """A new folder that only its owner may read. It is removed at the end of the block, by
+    :meth:`close`, when the object is gone, or with the process.
+
+    Args:
+        path: of the folder; without it, one in the system's folder for temporary files.
+
+    Attributes:
+        path: of the folder.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or Path(tempfile.gettempdir(), f"calltape-{secrets.token_hex(8)}")
+        self._temporary = is_temporary(self, str(self.path))
+        self.path.mkdir(mode=0o700)
+
+    def close(self) -> None:
+        """Removes it. It may be called again."""
+        remove(self._temporary)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _remove(path: str, process: int) -> None:
+    """Removes what this process made: at its end, a fork would remove that of its parent."""
+    if os.getpid() == process:
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
 
 _BUFFER = 1024 * 1024
 _LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # of which a path has one slash
@@ -75,18 +138,13 @@ class OutputFile:
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
         _refuse_device(self.path)
-        with _told(self.path):
+        with _as_tape_errors(self.path):
             self._open()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
         else:
@@ -98,7 +156,7 @@ class OutputFile:
         Raises:
             TapeError: ``io``.
         """
-        with _told(self.path):
+        with _as_tape_errors(self.path):
             for part in parts:
                 self._file.write(part)
                 self.end += len(part)
@@ -119,7 +177,7 @@ class OutputFile:
         Raises:
             TapeError: ``io``.
         """
-        with _told(self.path):
+        with _as_tape_errors(self.path):
             self._file.flush()
             self._file.truncate(end)
             self._file.seek(end)
@@ -133,7 +191,7 @@ class OutputFile:
                 would be compressed so much that no reader takes it.
         """
         try:
-            with _told(self.path):
+            with _as_tape_errors(self.path):
                 if self._compressor is not None:
                     self._compress(self._compressor)
                 self._file.flush()
@@ -205,13 +263,23 @@ def compressor_of(path: str) -> Compressor | None:
     return lambda file: module.ZstdFile(file, "w")
 
 
-def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+def write_file(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    overwrite: bool = False,
+    inputs: Iterable[str] = (),
+) -> None:
     """Writes bytes as a file that only its owner may read.
 
+    Args:
+        path, overwrite, inputs: as :class:`OutputFile` has them.
+        data: the bytes.
+
     Raises:
-        TapeError: ``exists`` or ``io``.
+        UsageError, TapeError: as :class:`OutputFile` does.
     """
-    with OutputFile(path, overwrite=overwrite) as file:
+    with OutputFile(path, overwrite=overwrite, inputs=inputs) as file:
         file.append([data])
 
 
@@ -222,12 +290,26 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
         TapeError: ``exists`` or ``io``.
     """
     _refuse_device(target)
-    with _told(target):
+    with _as_tape_errors(target):
         if overwrite:
             os.replace(source, target)
         else:
-            _move(source, target)
-        _sync_folder(os.path.dirname(target))
+            try:  # never onto another one
+                os.link(source, target)
+            except FileExistsError:
+                raise
+            except OSError:  # a folder, or a file system without links
+                if os.path.lexists(target):
+                    raise FileExistsError(target) from None
+                os.rename(source, target)
+            else:
+                os.unlink(source)
+        with contextlib.suppress(OSError):  # not every system can
+            descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def copy_tape(
@@ -263,7 +345,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         advice = "name another file or folder"
         raise TapeError("exists", "it is there already", path=str(final), advice=advice)
     hidden = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
-    with _told(str(final)), TemporaryFolder(hidden) as beside:
+    with _as_tape_errors(str(final)), TemporaryFolder(hidden) as beside:
         yield beside
         settle(str(beside), str(final), overwrite=False)
 
@@ -275,7 +357,7 @@ def create_file(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _as_tape_errors(path: str) -> Iterator[None]:
     """Turns errors of the system into TapeError."""
     try:
         yield
@@ -313,26 +395,3 @@ def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
                     path=path,
                     advice="name another file for the result",
                 )
-
-
-def _move(source: str, target: str) -> None:
-    """Renames a file or folder, but never onto another one."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if os.path.lexists(target):
-            raise FileExistsError(target) from None
-        os.rename(source, target)
-        return
-    os.unlink(source)
-
-
-def _sync_folder(folder: str) -> None:
-    with contextlib.suppress(OSError):  # not every system can
-        descriptor = os.open(folder or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -16,8 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from calltape_analyzer.model.asked_modes import held_by, names_in
-from calltape_analyzer.model.calls import code_of
+from calltape_analyzer.model.code import code_of, held_by, names_in
 
 __all__ = ["AskedFact", "asked_facts"]
 

@@ -16,8 +16,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import leaves_of
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
-from calltape_analyzer.model.calls import eager
-from calltape_analyzer.model.contexts import detached
+from calltape_analyzer.model.calls import detached, eager
 from calltape_analyzer.observing.groups import Shared
 from calltape_analyzer.pytree.memory import copies
 from calltape_analyzer.variants.facts import VariantFacts

@@ -8,7 +8,7 @@ tape has no values. In come a variant and its first call. Out goes what it has.
 from __future__ import annotations
 
 from calltape_analyzer.programs.reasons import Untraceable, UntraceableKind
-from calltape_analyzer.pytree.nested_tensors import nested_places
+from calltape_analyzer.pytree.nodes import nested_places
 from calltape_analyzer.pytree.placeholder import has_data_keys
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts

@@ -27,8 +27,7 @@ from calltape_analyzer.comparison.comparing import (
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.model.calls import eager
-from calltape_analyzer.model.contexts import detached
+from calltape_analyzer.model.calls import detached, eager
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program

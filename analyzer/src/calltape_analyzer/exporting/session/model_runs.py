@@ -34,9 +34,16 @@ from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.model.asked_modes import may_ask
-from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
-from calltape_analyzer.model.contexts import detached, without_saved_tensors
+from calltape_analyzer.model.calls import (
+    as_module,
+    detached,
+    device_of,
+    eager,
+    entry_of,
+    wanted_classes,
+    without_saved_tensors,
+)
+from calltape_analyzer.model.code import may_ask
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons

@@ -25,7 +25,7 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import leaves_of
 from calltape_analyzer.model.state import was_written, written_by
 from calltape_analyzer.programs.memory_as_traced import views_of
-from calltape_analyzer.pytree.recorded_description import describe_result
+from calltape_analyzer.pytree.description import describe_result
 
 __all__ = ["LAYOUT", "MODES", "Effects", "ObservedCall", "Questions", "hides_questions"]
 

@@ -12,8 +12,7 @@ import torch
 from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_result
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.templates import Template, as_call, checked, template_of_result
-from calltape_analyzer.model.calls import device_of
-from calltape_analyzer.model.contexts import under_autocast
+from calltape_analyzer.model.calls import device_of, under_autocast
 from calltape_analyzer.programs.returned_arguments import (
     changed_arguments,
     returned_arguments,

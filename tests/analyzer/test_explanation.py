@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.explanation.explanation import DimensionExplanation, Explanation
+from calltape_analyzer.explanation import DimensionExplanation, Explanation
 from calltape_analyzer.text import collapsed
 from calltape_recorder import record
 from tests.analyzer.tapes import Recorded, write_tape

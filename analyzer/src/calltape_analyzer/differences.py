@@ -1,30 +1,135 @@
-"""The changes from the traffic on one tape to the traffic on another.
+"""What the traffic on one tape shows that another's does not.
 
-In come both, arranged for this. Out go changes. Calls are compared with the variants of the earlier
-tape. A dynamic dimension of a variant may have any size between the smallest and the largest that
-were seen in any variant (rule 5 of docs/decisions/export-strategies.md). A constant one keeps its
-size. Symbols and relations still hold.
+In come two tapes. Out go the changes, each with the calls that show it. A program that was exported
+from tape ``a`` is known to be right only for what ``a`` shows. For what is new on ``b`` it may
+reject a call, or be wrong. Nothing here needs torch or reads tensor bytes.
+
+Calls are compared with the variants of the earlier tape. A dynamic dimension of a variant may have
+any size between the smallest and the largest that were seen in any variant (rule 5 of
+docs/decisions/export-strategies.md). A constant one keeps its size. Symbols and relations still
+hold.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from calltape_analyzer.differences.tape_traffic import Facet, TapeTraffic, shown_span, together
+from pydantic import computed_field
+
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.contexts import CONTEXT
-from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.fixed_values import fixed_values
+from calltape_analyzer.observing.groups import Group, GroupKey
+from calltape_analyzer.observing.layout import varying_ints
 from calltape_analyzer.observing.size_table import Column, SizeTable
-from calltape_analyzer.observing.tallies import Seen
-from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.text import counted, listed, shown_value, some_of
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
+from calltape_analyzer.tape import Tape, check_tape
+from calltape_analyzer.text import counted, listed, printable, shown_value, some_of
+from calltape_analyzer.variant import find_variants
 from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.symbols import Relation
+from calltape_analyzer.variants.splitting import Split
 from calltape_analyzer.variants.variant_findings import expression
 
-__all__ = ["Change", "appeared", "disappeared"]
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Change", "TapeDifference", "diff"]
+
+_MAX_PATHS = 3
+_SAME = "the traffic on both is the same"
+
+
+class TapeDifference(PlainData):
+    """What tape ``b`` shows that ``a`` does not, and what is only on ``a``. To iterate gives the
+    changes.
+
+    Attributes:
+        a, b: the paths of the files.
+        appeared: what is new on ``b``; ``first_call`` and ``calls`` are of ``b``.
+        disappeared: what ``b`` no longer shows; ``first_call`` and ``calls`` are of ``a``.
+        notes: what limits the comparison.
+    """
+
+    a: Texts
+    b: Texts
+    appeared: tuple[Change, ...]
+    disappeared: tuple[Change, ...]
+    notes: Texts = ()
+
+    def __iter__(self) -> Iterator[Change]:  # type: ignore[override]
+        yield from self.appeared
+        yield from self.disappeared
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def same(self) -> bool:
+        """Whether the traffic is the same. Changes of the kind ``range`` (elements of integer
+        tensors) do not count, because token ids differ between any two recordings."""
+        return all(change.kind == "range" for change in self)
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.appeared):,} appeared, {len(self.disappeared):,} disappeared"
+        parts = [counts] if self.appeared or self.disappeared else []
+        return f"<TapeDifference: {'; '.join([*parts, *[_SAME] * self.same])}>"
+
+    def _sketch(self) -> Sketch:
+        facts = [
+            ("a", some_of(self.a, _MAX_PATHS)),
+            ("b", some_of(self.b, _MAX_PATHS)),
+            ("appeared", len(self.appeared)),
+            ("disappeared", len(self.disappeared)),
+        ]
+        signs = ["+"] * len(self.appeared) + ["-"] * len(self.disappeared)
+        rows = [
+            (sign, one.kind, one.where, one.text, one.calls or "")
+            for sign, one in zip(signs, self, strict=True)
+        ]
+        head = ("", "kind", "where", "change", "calls")
+        note = "; ".join([*self.notes, *[_SAME] * self.same])
+        return Sketch("TapeDifference", facts, head=head, rows=rows, note=note)
+
+    def __str__(self) -> str:
+        """A line per change, first what appeared. Everything from the tapes is made printable."""
+        lines = [f"+ {change}" for change in self.appeared]
+        lines += [f"- {change}" for change in self.disappeared]
+        lines += [f"note: {note}" for note in self.notes]
+        if self.same:
+            lines.append(_SAME)
+        return "\n".join(printable(line) for line in lines)
+
+
+@bounded()
+def diff(a: Tape, b: Tape) -> TapeDifference:
+    """Compares the traffic on two tapes of one model.
+
+    It compares structures, constants, dtypes, sizes, and what always held between sizes (the
+    variants of :meth:`Tape.variants`). The order of the calls and the values of their tensors do
+    not count.
+
+    Args:
+        a: what was seen before, such as the tape that was exported from.
+        b: what is seen now.
+
+    Raises:
+        TapeError: a call's record breaks the format.
+    """
+    check_tape(a, "diff")
+    check_tape(b, "diff")
+    before, now = TapeTraffic.of_both(a, b)
+    return TapeDifference(
+        a=a.paths,
+        b=b.paths,
+        appeared=tuple(appeared(before, now)),
+        disappeared=tuple(disappeared(before, now)),
+    )
+
 
 _MAX_SHOWN = 6
 
@@ -106,7 +211,7 @@ def _change(traffic: TapeTraffic, kind: str, where: str, text: str, seen: Seen) 
         text=text,
         first_call=seen.first.number,
         calls=seen.calls,
-        path=traffic.path_of(seen.first),
+        path=traffic.tape.calls.path(seen.first) if len(traffic.tape.paths) > 1 else None,
         address=traffic.tape.calls.address_of(seen.first),
     )
 
@@ -115,31 +220,29 @@ def _targets(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     one, other = before.tape.target, now.tape.target
     if one is None or other is None:
         return
-    names = one.name, other.name
-    if names[0] != names[1]:
-        text = f"another model; before {names[0]}"
-        yield Change(kind="target", where=names[1], text=text)
+    if one.name != other.name:
+        yield Change(kind="target", where=other.name, text=f"another model; before {one.name}")
     for was, got in zip_longest(one.signature or (), other.signature or ()):
         if was != got:
             text = f"its signature differs from parameter {(got or was).name} on"
-            yield Change(kind="target", where=names[1], text=text)
+            yield Change(kind="target", where=other.name, text=text)
             return
 
 
 def _answers(known: TapeTraffic, shown: TapeTraffic, unseen: str, only: str) -> Iterator[Change]:
     """Yields arguments, dtypes, constants, ... that ``shown`` has and ``known`` does not."""
-    for facet, answers in shown.facets.items():
-        others = known.facets.get(facet)
+    for (kind, place), answers in shown.facets.items():
+        others = known.facets.get((kind, place))
         if others is None:
-            if facet.kind == "argument":
-                value = shown.facets.get(Facet("constant", facet.place), {})
+            if kind == "argument":
+                value = shown.facets.get(("constant", place), {})
                 text = f"{unseen}: {', '.join(list(value)[:_MAX_SHOWN])}" if value else unseen
-                yield _change(shown, "argument", facet.place, text, together(answers.values()))
+                yield _change(shown, "argument", place, text, together(answers.values()))
             continue
         for answer, seen in answers.items():
             if answer not in others:
                 text = f"{answer}; {only} {', '.join(list(others)[:_MAX_SHOWN])}"
-                yield _change(shown, facet.kind, facet.place, text, seen)
+                yield _change(shown, kind, place, text, seen)
 
 
 def _structures(known: TapeTraffic, shown: TapeTraffic, words: str) -> Iterator[Change]:
@@ -239,7 +342,13 @@ def _sizes(
     counting = variant.counting_ints
     for column, decided in variant.dimensions.items():
         if decided.reason == "counter":
-            _check_counter(found, variant, column, counting[column], rows)
+            layout, size_of = variant.group.layout, counting[column]
+            pairs = zip(rows.values(column), rows.values(size_of), strict=True)
+            broken = [count != size for count, size in pairs]
+            if any(broken):
+                text = f"no longer counts {layout.column_name(size_of)}, as it always did"
+                name = layout.column_name(column)
+                found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
             continue
         values = variant.every.distinct(column)
         known = min(values), max(values)
@@ -272,18 +381,6 @@ def _check_sizes(
     found.add(kind, name, f"{text}, in {variant.name}", seen)
 
 
-def _check_counter(
-    found: _Collected, variant: VariantFacts, column: Column, counted_by: Column, rows: SizeTable
-) -> None:
-    layout = variant.group.layout
-    pairs = zip(rows.values(column), rows.values(counted_by), strict=True)
-    broken = [count != size for count, size in pairs]
-    if any(broken):
-        text = f"no longer counts {layout.column_name(counted_by)}, as it always did"
-        name = layout.column_name(column)
-        found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
-
-
 def _broken_symbols(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) -> Iterator[Change]:
     """Yields dimensions that were always equal, and are not now."""
     for symbol in variant.symbols:
@@ -313,7 +410,10 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
         if symbol.relation is None:
             continue
         values = rows.values(symbol.columns[0])
-        expected = _expected(symbol.relation, variant, rows)
+        expected = [symbol.relation.constant] * len(rows)
+        for factor, i in symbol.relation.terms:
+            term = rows.values(variant.symbols[i].columns[0])
+            expected = [known + factor * one for known, one in zip(expected, term, strict=True)]
         broken = [a != b for a, b in zip(expected, values, strict=True)]
         if any(broken):
             at = broken.index(True)
@@ -323,15 +423,6 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
             )
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
             yield _change(now, "relation", where, text, _seen_where(rows, broken))
-
-
-def _expected(relation: Relation, variant: VariantFacts, rows: SizeTable) -> list[int]:
-    """The value that a relation gives in each row."""
-    made = [relation.constant] * len(rows)
-    for factor, i in relation.terms:
-        values = rows.values(variant.symbols[i].columns[0])
-        made = [known + factor * value for known, value in zip(made, values, strict=True)]
-    return made
 
 
 def _sizes_of_new(before: TapeTraffic, now: TapeTraffic, variant: VariantFacts) -> Iterator[Change]:
@@ -377,10 +468,197 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
 
 def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     if now.observations.raised and not before.observations.raised:
-        seen = now.raised()
-        if seen is not None:
+        inputs = now.tape.calls.by_inputs()
+        raised = [Seen(one.calls, one.first) for one in inputs if one.raised]
+        if raised:
+            seen = together(raised)
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
             change = _change(now, "error", "the model", what, seen)
             if not now.tape.calls.are_single:  # other calls with these inputs may not have raised
                 change = change.model_copy(update={"first_call": None, "address": None})
             yield change
+
+
+_MAX_COMPARED = 64
+
+
+class SimilarGroups:
+    """Groups by their arguments and tensors.
+
+    Args:
+        groups: in order.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self._having: dict[Hashable, list[int]] = {}
+        if len(groups) > _MAX_COMPARED:
+            for at, group in enumerate(groups):
+                for feature in dict.fromkeys(_features(group)):
+                    self._having.setdefault(feature, []).append(at)
+
+    def to(self, group: Group) -> list[Group]:
+        """The groups that are worth a comparison with another one, in order: all if they are few,
+        else the groups that share its rarest features."""
+        if len(self._groups) <= _MAX_COMPARED:
+            return list(self._groups)
+        shared = [self._having.get(feature, []) for feature in dict.fromkeys(_features(group))]
+        shares: Counter[int] = Counter()
+        for having in sorted(shared, key=len):
+            if len(shares) >= _MAX_COMPARED:
+                break
+            shares.update(having[:_MAX_COMPARED])
+        # A group without rare features is compared with the first one.
+        chosen = sorted({at for at, _ in shares.most_common(_MAX_COMPARED)} | {0})
+        return [self._groups[at] for at in chosen]
+
+
+def _features(group: Group) -> Iterator[Hashable]:
+    yield from group.layout.keys
+    for place, facts in zip(group.layout.tensors, group.facts, strict=True):
+        yield str(place), facts
+
+
+class TapeTraffic:
+    """Everything of a tape that a comparison looks at.
+
+    Args:
+        tape: any tape.
+        varying: the ints with a default that vary on one of the tapes that are compared. They are
+            arguments of each call here too.
+    """
+
+    def __init__(self, tape: Tape, varying: frozenset[str]) -> None:
+        self.tape = tape
+        sorter = CallSorter.of(tape).with_varying(varying)
+        self.observations = tape._observed(sorter)
+        self.variants: list[VariantFacts] = [variant.facts for variant in tape.variants()]
+        if not varying <= _varying_on(tape):
+            self.variants = [found.facts for found in find_variants(tape, sorter)]
+
+    @classmethod
+    def of_both(cls, one: Tape, other: Tape) -> tuple[TapeTraffic, TapeTraffic]:
+        """The traffic on two tapes, with equal keys for equal calls."""
+        varying = _varying_on(one) | _varying_on(other)
+        return cls(one, varying), cls(other, varying)
+
+    @cached_property
+    def facets(self) -> dict[tuple[str, str], dict[str, Seen]]:
+        """What each call has at a path, such as a dtype or a rank, with the calls that have it; by
+        what it is (``argument``, ``kind``, ``dtype``, ``rank``, ``layout``, ``constant``) and the
+        path."""
+        found: dict[tuple[str, str], dict[str, Seen]] = {}
+        for group in self.observations.parts():
+            seen = Seen(group.calls, group.first)
+            for kind, place, answer in _answers_of(group):
+                answers = found.setdefault((kind, place), {})
+                known = answers.get(answer)
+                answers[answer] = seen if known is None else together((known, seen))
+        return found
+
+    @cached_property
+    def spans(self) -> dict[str, Span]:
+        """The smallest and largest element of each integer tensor, by path."""
+        found: dict[str, Span] = {}
+        for group in self.observations.groups.values():
+            for i, span in group.ranges.items():
+                place = str(group.layout.tensors[i])
+                found[place] = found[place].merge(span) if place in found else span
+        return found
+
+    @cached_property
+    def _structures(self) -> dict[Hashable, list[Group]]:
+        """The groups by the parts of their key that are not constants. Groups can have equal calls
+        only within one of these lists, which are short."""
+        found: dict[Hashable, list[Group]] = {}
+        for key, group in self.observations.groups.items():
+            found.setdefault(key[:2], []).append(group)
+        return found
+
+    def _meeting(self, key: GroupKey) -> Iterator[Group]:
+        return (group for group in self._structures.get(key[:2], ()) if group.key.meets(key))
+
+    def rows_of(self, key: GroupKey) -> SizeTable:
+        """The distinct calls that a group of any tape has here; an empty table for none."""
+        found = SizeTable()
+        for group in self._meeting(key):
+            found = found.merge(group.rows)
+        return found
+
+    def has(self, key: GroupKey) -> bool:
+        """Whether there are calls here that a group of any tape takes."""
+        return any(True for _ in self._meeting(key))
+
+    @cached_property
+    def names(self) -> dict[GroupKey, list[str]]:
+        """The names of the variants of each group."""
+        found: dict[GroupKey, list[str]] = {}
+        for variant in self.variants:
+            found.setdefault(variant.group.key, []).append(variant.name)
+        return found
+
+    @cached_property
+    def similar(self) -> SimilarGroups:
+        """The groups, to find the ones that are similar to another."""
+        return SimilarGroups(self.observations.in_order())
+
+    @cached_property
+    def pooled(self) -> dict[Hashable, tuple[int, int]]:
+        """The smallest and largest value of each dimension over all variants."""
+        pools = Pools([Split(variant.group, variant.every) for variant in self.variants])
+        return {key: (min(found), max(found)) for key, found in pools.values.items() if found}
+
+    def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
+        """The calls in which an integer tensor has elements outside its span, by path. Reads all
+        records once. Of a survey, all calls with equal inputs count if one of them has."""
+        sorter = CallSorter.of(self.tape)
+        found: dict[str, Seen] = {}
+        for inputs, calls, first in self.tape.calls.inputs_seen() if spans else ():
+            places: dict[int, list[str]] = {}
+            for tensor in sorter.sorted(inputs).layout.tensors:
+                places.setdefault(tensor.number, []).append(str(tensor))
+            beyond = {
+                place
+                for given in inputs.ranges
+                for place in places.get(given.leaf, ())
+                if place in spans
+                and not spans[place].min <= given.min <= given.max <= spans[place].max
+            }
+            for place in beyond:
+                seen = Seen(calls, first)
+                found[place] = together((found[place], seen)) if place in found else seen
+        return found
+
+
+def _varying_on(tape: Tape) -> frozenset[str]:
+    layouts = (variant.facts.group.layout for variant in tape.variants())
+    return varying_ints(layouts, tape.signature)
+
+
+def _answers_of(group: Group) -> Iterator[tuple[str, str, str]]:
+    """What the calls of a group have: what it is, the path, and which one."""
+    for name in group.layout.arguments:
+        yield "argument", name, "passed"
+    for place, facts in zip(group.layout.tensors, group.facts, strict=True):
+        yield "kind", str(place), place.kind
+        yield "dtype", str(place), facts.dtype
+        yield "rank", str(place), str(facts.rank)
+        yield "layout", str(place), facts.layout
+    for place in group.ints:
+        yield "kind", str(place), "int"
+    for value in fixed_values(group):
+        yield "kind", value.place, value.kind
+        yield "constant", value.place, value.text
+
+
+def together(seen: Iterable[Seen]) -> Seen:
+    """The sum of calls, none of which is counted twice."""
+    every = list(seen)
+    return Seen(sum(one.calls for one in every), min(one.first for one in every))
+
+
+def shown_span(values: Iterable[int]) -> str:
+    """``4..9``, or ``4``."""
+    every = list(values)
+    low, high = min(every), max(every)
+    return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"

@@ -10,11 +10,10 @@ from contextlib import suppress
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from calltape_analyzer.model.calls import code_of
 from calltape_analyzer.model.randomness import held_generators
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["held_by", "may_ask", "may_draw", "names_in"]
+__all__ = ["code_of", "held_by", "may_ask", "may_draw", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -39,18 +38,16 @@ def may_draw(target: Any) -> bool:
         names = names_in(function.__code__)
         if names & _DRAWING:
             return True
-        if any(_draws(function.__globals__[name]) for name in names & function.__globals__.keys()):
-            return True
+        for name in names & function.__globals__.keys():
+            value = function.__globals__[name]
+            # A generator, a method of one, or the module of Python that has them.
+            is_method = isinstance(value, (BuiltinMethodType, MethodType))
+            if value is random or _is_generator(value.__self__ if is_method else value):
+                return True
     return False
 
 
 _DRAWING = frozenset({"random", "rng", "default_rng"})
-
-
-def _draws(value: Any) -> bool:
-    """Whether a global is a generator, a method of one, or a module of them."""
-    owner = value.__self__ if isinstance(value, (BuiltinMethodType, MethodType)) else value
-    return value is random or _is_generator(owner)
 
 
 def _is_generator(value: Any) -> bool:
@@ -108,3 +105,14 @@ def names_in(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             names |= names_in(constant)
     return names
+
+
+def code_of(target: Any) -> dict[str, None]:
+    """The names of the modules of Python that a model is made of: its own first."""
+    import torch
+
+    target = getattr(target, "__self__", target)  # the model of a bound method
+    if not isinstance(target, torch.nn.Module):
+        return dict.fromkeys([str(getattr(target, "__module__", ""))])
+    kinds = dict.fromkeys(type(part) for part in target.modules())
+    return dict.fromkeys(base.__module__ for kind in kinds for base in kind.__mro__)

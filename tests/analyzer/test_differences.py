@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.differences.difference import Change, TapeDifference, diff
-from tests.analyzer.explanation.test_explaining import CHATS, calls_of, record_chats
+from calltape_analyzer.differences import Change, TapeDifference, diff
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.analyzer.test_explanation import CHATS, calls_of, record_chats
 
 ZEROS = torch.zeros
 
