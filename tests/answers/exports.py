@@ -74,8 +74,8 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _still_clock() -> Iterator[None]:
-    """Lets no time pass for whoever measures how long a step took. A proof may take as long as what
-    it proves (``Probing.patience``), which on a busy machine would be fewer sizes."""
+    """Lets no time pass for whoever measures how long a step took. A proof may take no longer than
+    ``Probing.patience``, which on a busy machine would be fewer sizes."""
     clock = time.perf_counter
     time.perf_counter = lambda: 0.0
     try:

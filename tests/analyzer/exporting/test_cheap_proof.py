@@ -82,7 +82,30 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_far_probes_have_all_the_time() -> None:
     assert probing.Probing("far").patience(0.1) == float("inf")
-    assert probing.Probing("near").patience(100.0) == 50.0
+    assert probing.Probing("near").patience(60.0) == 20.0
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_a_size_that_would_take_too_long_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    class Slow(Model):
+        def forward(self, x):
+            if not torch.compiler.is_exporting():
+                now[0] += 0.1 * x.shape[0]
+            return x * 2
+
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(session, "time", clock)
+    monkeypatch.setattr(probing, "time", clock)
+    # Sizes 3, 1, 10, 4 and 6, in this order. A program counts as much again as the model.
+    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 2.2)
+    module = Slow()
+    (attempt,) = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 5)]), module).attempts
+    assert [untried.sizes for untried in attempt.untried] == ["x_dim_0=10"]
+    assert attempt.agreed == attempt.probed == 4
 
 
 class Refilled(torch.nn.Module):

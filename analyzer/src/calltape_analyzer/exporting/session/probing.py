@@ -40,10 +40,13 @@ Probe = Literal["near", "far", "none"]
 
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
-_MIN_PATIENCE = 3.0
-"""A proof should not take as long as what it proves; of small models it may."""
+_PATIENCE, _MIN_PATIENCE = 1 / 3, 1.0
+"""Runs at sizes that no call had may take this part of the time that it took to make a program and
+to reproduce the recorded calls, or these seconds if that is more."""
 _AT_ONCE = 2
 """What the model returned is in memory while the program runs."""
+_IN_A_PROBE = 2
+"""The model runs, and the program."""
 _LEAST_MEMORY = 256 * 2**20
 """Bytes that a run and the one that it is compared with may take in any case."""
 
@@ -120,7 +123,11 @@ class Probing:
         Args:
             seconds: how long the trace and the runs of recorded calls took.
         """
-        return math.inf if self.probe == "far" else max(seconds / 2, _MIN_PATIENCE)
+        return math.inf if self.probe == "far" else max(seconds * _PATIENCE, _MIN_PATIENCE)
+
+    def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
+        """Seconds that the model and a program will take together; 0 if no run was measured."""
+        return _IN_A_PROBE * self._costs.seconds(variant, sizing)
 
     def why_unrun(
         self,

@@ -157,12 +157,14 @@ class Session(ModelRuns):
     def _probe_all(
         self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float
     ) -> None:
-        with unseen_runs(self, self.probing, program) as runs:
+        variant, probing = program.variant, self.probing
+        with unseen_runs(self, probing, program) as runs:
             for sizing in sizings:
-                is_late = time.perf_counter() > until
+                # Cheaper ones may follow.
+                is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
                 if is_late or self.budget.is_spent:
                     why = reasons.Because(reasons.Why.LATE) if is_late else self.budget.reason
-                    attempt.untried.append(_untried(program.variant, sizing, why))
+                    attempt.untried.append(_untried(variant, sizing, why))
                     continue
                 self.probe(program, attempt, sizing, runs)
 
