@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "examples" / "execute_plain_data.py"
+SCRIPT = ROOT / "examples" / "execute_notebook.py"
 
 pytestmark = pytest.mark.integration
 
