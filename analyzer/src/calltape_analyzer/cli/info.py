@@ -34,7 +34,7 @@ from calltape_analyzer.cli.recordings import (
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.editing.diagnosis import Symptom, contents_of, symptoms_of
 from calltape_analyzer.errors import RepeatedCallsError
-from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.observing.contexts import FLOAT, Context
 from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
@@ -189,7 +189,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "source": tape.source,
         "calls": calls,
         "input_signatures": len(kept),
-        "contexts": _contexts(kept),
+        "contexts": {one.words() or _DEFAULT: n for one, n in _contexts(kept).items()},
         "errors": raised,
         "bytes": tape.nbytes,
         "tensor_bytes": sum(part.tensor_bytes for part in tape.segments),
@@ -223,21 +223,27 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
     }
 
 
-def _contexts(kept: Mapping[CountedKind, int]) -> dict[str, int]:
-    """How many calls came in which context, by its words; those in torch's default come first."""
-    found: Counter[str] = Counter()
+def _contexts(kept: Mapping[CountedKind, int]) -> dict[Context, int]:
+    """How many calls came in which context; those in torch's default come first."""
+    found: Counter[Context] = Counter()
     for kind, calls in kept.items():
-        found[Context.of(decode_structure(kind.structure).context).words() or _DEFAULT] += calls
-    return dict(sorted(found.items(), key=lambda pair: (pair[0] != _DEFAULT, -pair[1], pair[0])))
+        found[Context.of(decode_structure(kind.structure).context)] += calls
+
+    def place(pair: tuple[Context, int]) -> tuple[bool, int, str]:
+        words = pair[0].words()
+        return words is not None, -pair[1], words or ""
+
+    return dict(sorted(found.items(), key=place))
 
 
-def _contexts_text(contexts: Mapping[str, int]) -> str | None:
+def _contexts_text(contexts: Mapping[Context, int]) -> str | None:
     """In words; None if the calls are all in one context without autocast and with torch's own
     default dtype."""
-    telling = ("autocast", "default dtype")
-    if len(contexts) < 2 and not any(one in words for words in contexts for one in telling):
+    if len(contexts) < 2 and not any(one.autocast or one.dtype != FLOAT for one in contexts):
         return None
-    texts = [f"{words}: {counted(calls, 'call')}" for words, calls in contexts.items()]
+    texts = [
+        f"{one.words() or _DEFAULT}: {counted(calls, 'call')}" for one, calls in contexts.items()
+    ]
     return some_of(texts, _MOST_CONTEXTS, "; ")
 
 
@@ -276,7 +282,7 @@ def _print(
         ("target", "unknown" if target is None else f"{target.name} (seen by {target.via})"),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
-        ("contexts", _contexts_text(facts["contexts"])),
+        ("contexts", _contexts_text(_contexts(kept))),
         (
             "coverage",
             coverage_text(tape.coverage, since=since_text(tape, times)),

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from calltape_analyzer.text import some_of
 from calltape_schema.tree import Autocast, CallContext
 
-__all__ = ["CONTEXT", "ORDINARY", "Context", "Mode"]
+__all__ = ["CONTEXT", "FLOAT", "ORDINARY", "Context", "Mode"]
 
 CONTEXT = "(context)"
 """Stands for the name of an argument in the keys of a layout."""
