@@ -749,7 +749,7 @@ class Segment:
                 self.reader.blob_member(own)
             else:
                 self.check_blob(position, own)
-        number = 0
+        number = None
         try:
             for holder, there in self.reader.holders(record, key).parts:
                 number = holder.call
@@ -795,7 +795,7 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``: damage of the call at this position.
         """
-        number = 0
+        number = None
         try:
             for holder in self.holders(record, keys):
                 number = holder.call
@@ -806,14 +806,16 @@ class Segment:
             raise self._of_holder(error, position, record, number) from None
 
     def _of_holder(
-        self, error: TapeError, position: int, record: CallRecord, number: int
+        self, error: TapeError, position: int, record: CallRecord, number: int | None
     ) -> TapeError:
-        """What is wrong with a call of which another call has tensors, as damage of that one."""
+        """What is wrong with call ``number``, of which another call has tensors, as damage of that
+        one; with no number, the error says already which call is not there."""
         if not is_damage(error):
             return error
-        why = error.reason.removeprefix(f"call {number}: ")
-        has = f"call {record.call} has tensors of call "
-        reason = why if why.startswith(has) else f"{has}{number}: {why}"
+        reason = error.reason
+        if number is not None:
+            why = reason.removeprefix(f"call {number}: ")
+            reason = f"call {record.call} has tensors of call {number}: {why}"
         return self.reported(TapeError(error.kind, reason), position)
 
     def located(self, error: TapeError, position: int) -> TapeError:
