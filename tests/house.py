@@ -21,7 +21,10 @@ __all__ = ["code_lines", "private_functions", "private_names", "private_touches"
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = ("schema", "recorder", "analyzer")
 
-NOT_OURS = {"_replace", "_fields", "_asdict", "_repr_html_", "_pytree", "_C", "_version"}
+NOT_OURS = {
+    "_replace", "_fields", "_asdict", "_repr_html_",
+    "_pytree", "_C", "_version", "_check", "_parameters", "_buffers", "_examples",
+}  # fmt: skip
 """Public names of the standard library and IPython, and names of torch, that we use as well."""
 
 _LAYOUT = {

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from calltape_analyzer import UsageError, bundle, open_tape, redact
-from calltape_analyzer.bundling import _pack
+from calltape_analyzer.bundling import pack
 from calltape_analyzer.testing.updates import Updates
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -128,7 +128,7 @@ def test_names_that_meet_and_files_that_are_none(
 def test_equal_parts_make_equal_files(tape_path: Path, tmp_path: Path) -> None:
     made = []
     for name in ("a.zip", "b.zip"):
-        _pack(tmp_path / name, tape_path, {"reproduce.py": "x"}, {"model.py": b"y"})
+        pack(tmp_path / name, tape_path, {"reproduce.py": "x"}, {"model.py": b"y"})
         made.append((tmp_path / name).read_bytes())
     assert made[0] == made[1]
 

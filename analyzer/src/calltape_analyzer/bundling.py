@@ -31,7 +31,7 @@ from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.output_file import OutputFile, TemporaryFolder
 from calltape_schema.errors import TapeError
 
-__all__ = ["MAX_BYTES", "Bundle", "bundle"]
+__all__ = ["MAX_BYTES", "Bundle", "bundle", "pack"]
 
 MAX_BYTES = 10 * 2**20
 """Of a bundle: trackers take attachments of so many bytes."""
@@ -125,7 +125,7 @@ def bundle(
                     VERSIONS: json.dumps(versions, indent=2) + "\n",
                 }
             packed = beside / "bundle.zip"
-            files = _pack(packed, beside / TAPE, texts, sources)
+            files = pack(packed, beside / TAPE, texts, sources)
             _check_size(packed.stat().st_size, limit, files)
             out.append_file(packed)
         size = out.end
@@ -243,7 +243,7 @@ def _factory(sources: Mapping[str, bytes]) -> str | None:
     return None
 
 
-def _pack(
+def pack(
     packed: Path, tape: Path, texts: Mapping[str, str], sources: Mapping[str, bytes]
 ) -> list[BundledFile]:
     small = {name: text.encode() for name, text in texts.items()} | dict(sources)

@@ -32,7 +32,10 @@ from calltape_schema.remedies import Remedy
 
 __all__ = [
     "LEAST_BYTES",
+    "LEAST_SECONDS",
     "REDACTION_EFFORT",
+    "SECONDS_PER_MEBIBYTE",
+    "Budget",
     "Exceeded",
     "Limits",
     "Worth",
@@ -40,9 +43,11 @@ __all__ = [
     "advice_to_allow",
     "bounded",
     "check_memory",
+    "current",
     "limits",
     "memory_limit_of",
     "metered",
+    "most_bytes",
     "reading",
     "received_bytes",
     "seconds_for",
@@ -55,7 +60,7 @@ R = TypeVar("R")
 # A budget is for tapes that mean harm: an honest one is never refused, on a slow machine either. A
 # MiB has up to 15,000 calls without values, and the slowest verb takes 0.1 ms for each. Calls with
 # thousands of arguments, each time others, take 32 bytes of memory for one of theirs.
-_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 5.0
+LEAST_SECONDS, SECONDS_PER_MEBIBYTE = 4.0, 5.0
 _BYTES, _BYTES_PER_BYTE = 2**30, 64
 _LEAST_GROWTH = 2**26  # of what else a process does meanwhile
 _OF_THE_MACHINE = 0.75  # beyond it, the system ends a process, and not always this one
@@ -124,7 +129,7 @@ def limits() -> Limits:
 
 def seconds_for(nbytes: int, effort: int = 1) -> float:
     """How much processor time files of so many bytes are worth, or the person allows."""
-    worth = effort * max(_SECONDS, _SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
+    worth = effort * max(LEAST_SECONDS, SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
     given = limits().seconds
     return worth if given is None else given
 
@@ -164,7 +169,7 @@ class Worth:
         self.exceeded = 0
 
 
-class _Budget:
+class Budget:
     """What a thread may spend, and has spent.
 
     Args:
@@ -198,7 +203,7 @@ class _Budget:
 
     @property
     def nbytes(self) -> int:
-        worth = min(_BYTES + _BYTES_PER_BYTE * self._worth, _most_bytes())
+        worth = min(_BYTES + _BYTES_PER_BYTE * self._worth, most_bytes())
         given = self.limits.nbytes
         return worth if given is None else given if self.is_process else max(given, _LEAST_GROWTH)
 
@@ -268,10 +273,15 @@ def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]],
         )
 
 
-_current: dict[int, _Budget] = {}
+_current: dict[int, Budget] = {}
 _starting = threading.Lock()
 _watching: threading.Thread | None = None
 _exceeded: TapeError | None = None
+
+
+def current() -> Budget | None:
+    """The budget that this thread reads with; None outside of :func:`reading`."""
+    return _current.get(threading.get_ident())
 
 
 def spent() -> TapeError | None:
@@ -301,7 +311,7 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
     if not is_main and not _HAS_CLOCKS:
         yield
         return
-    budget = _Budget(is_process=is_main, effort=effort)
+    budget = Budget(is_process=is_main, effort=effort)
     budget.tape_bytes = _bytes_of(paths)
     try:
         _begin(own, budget)
@@ -336,7 +346,7 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 if not _HAS_CLOCKS:
                     return function(*args, **kwargs)
                 halvings = max((one.exceeded for one in worths), default=0)
-                budget = _Budget(is_process=False, effort=effort, halvings=halvings)
+                budget = Budget(is_process=False, effort=effort, halvings=halvings)
                 budget.tape_bytes = sum(one.nbytes() for one in worths)
                 result: list[R] = []
                 try:
@@ -425,12 +435,12 @@ _OURS = __name__.partition(".")[0]
 
 def add_worth(nbytes: int) -> None:
     """Adds the bytes of a file that a call of the API opened to what that may take."""
-    budget = _current.get(threading.get_ident())
+    budget = current()
     if budget is not None and not budget.is_process:
         budget.tape_bytes += nbytes
 
 
-def _begin(own: int, budget: _Budget) -> None:
+def _begin(own: int, budget: Budget) -> None:
     """Has what this thread spends from now on looked at, until :func:`_settle`."""
     global _exceeded, _watching
     _exceeded = None
@@ -441,7 +451,7 @@ def _begin(own: int, budget: _Budget) -> None:
             _watching.start()
 
 
-def _settle(own: int, budget: _Budget) -> None:
+def _settle(own: int, budget: Budget) -> None:
     """Ends the budget of this thread. What the watching thread raises may come at any moment, also
     where this begins: then it is to be called again. Nothing is raised afterwards."""
     while True:
@@ -521,7 +531,7 @@ def _bytes_of(paths: Iterable[str]) -> int:
 
 
 @cache
-def _most_bytes() -> int:
+def most_bytes() -> int:
     """What one process may hold of the machine's memory, and the first GiB in any case."""
     try:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -37,9 +37,9 @@ from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Source
 
-__all__ = ["Recording", "Recordings", "list_recordings", "open_tape", "recordings"]
+__all__ = ["AT_A_TIME", "Recording", "Recordings", "list_recordings", "open_tape", "recordings"]
 
-_AT_A_TIME = 16
+AT_A_TIME = 16
 _WAITS = (0.001, 0.01, 0.05)  # seconds, for a recorder to write the first bytes of a file
 
 T = TypeVar("T")
@@ -289,7 +289,7 @@ class _Files:
 
 def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
     """The answer for each thing, in their order; several are asked at a time."""
-    pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="calltape-open")
+    pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="calltape-open")
     contexts = [copy_context() for _ in things]  # what was granted here holds for the others too
     try:
         yield from pool.map(lambda context, thing: context.run(ask, thing), contexts, things)

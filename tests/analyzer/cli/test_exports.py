@@ -12,7 +12,7 @@ import torch
 
 from calltape_analyzer import ExportOptions, export, load_programs, open_tape
 from calltape_analyzer.cli import exports
-from calltape_analyzer.cli.exports import _print_attempts
+from calltape_analyzer.cli.exports import print_attempts
 from calltape_analyzer.facts import Other
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.strategies import Strategy
@@ -256,7 +256,7 @@ def test_what_came_of_an_attempt_ends_with_a_word(capsys: pytest.CaptureFixture[
         Attempt(variant="main", strategy=Strategy.PLAIN, error=Other(place)),
         Attempt(variant="other", strategy=Strategy.DEFERRED, error=Other("elephant " * 100)),
     ]
-    _print_attempts(attempts)
+    print_attempts(attempts)
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.endswith(place)
     assert second.endswith(" elephant ...")

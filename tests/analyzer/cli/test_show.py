@@ -159,7 +159,7 @@ def test_a_damaged_value_costs_itself(tmp_path: Path) -> None:
 def test_long_names_are_cut(tmp_path: Path) -> None:
     given = {"k" * 500: {"n" * 500: [torch.ones(1)] * 2}}
     lines = shown(write_tape(tmp_path / "a.tape", [((given,), {})]))
-    assert max(len(line) for line in lines[2:]) < of_calls._MOST_NAME + 50
+    assert max(len(line) for line in lines[2:]) < of_calls.MOST_NAME + 50
     assert any(line.startswith("…n") and line.endswith("n.1: float32[1] = [1.0]") for line in lines)
 
 

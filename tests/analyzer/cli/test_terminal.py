@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from calltape_analyzer import fitting
 from calltape_analyzer.cli import output, recordings
-from calltape_analyzer.cli.calls import _cut
+from calltape_analyzer.cli.calls import cut_to
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fuzz.program import onnx_model
@@ -130,7 +130,7 @@ def test_a_shape_is_whole_or_not_there(width: int, result: str, tmp_path: Path) 
     ],
 )
 def test_a_result_is_cut_between_its_parts(text: str, width: int, cut: str) -> None:
-    assert _cut(text, width) == cut
+    assert cut_to(text, width) == cut
 
 
 def test_a_pipe_gets_objects_whole(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_row_without_room_for_words_and_dates_is_a_block(
     width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = (LONG, "1", "1 folder", "1", "10", "2026-11-26", "2026-11-26", "yes", "")
-    assert table_of(capsys, recordings._HEAD, row) == [
+    assert table_of(capsys, recordings.HEAD, row) == [
         LONG,
         "  recordings: 1; hosts: 1 folder; files: 1; calls: 10; first day: 2026-11-26;",
         "  last day: 2026-11-26; sealed: yes",

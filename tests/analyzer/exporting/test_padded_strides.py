@@ -14,8 +14,8 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 from calltape_analyzer.exporting.torch_fixes.memory_formats import unasked_formats
 from calltape_analyzer.exporting.torch_fixes.open_operators import OpenOperators
 from calltape_analyzer.exporting.torch_fixes.padded_strides import (
-    _without_remainders,
     whole_strides,
+    without_remainders,
 )
 from tests.analyzer.exported import assert_as_module, call, made
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -62,8 +62,8 @@ def test_one_program_pads_any_size(tmp_path: Path, sizes: tuple[tuple[int, int],
         3 + _N + PythonMod(-_N - 3, 8),
     ],
 )
-def test_a_sum_without_remainders_has_the_same_values(total: sympy.Expr) -> None:
-    found = _without_remainders(total)
+def test_a_sumwithout_remainders_has_the_same_values(total: sympy.Expr) -> None:
+    found = without_remainders(total)
     assert found is not None
     assert not found.has(Mod, PythonMod)
     for n in range(1, 200):
@@ -72,7 +72,7 @@ def test_a_sum_without_remainders_has_the_same_values(total: sympy.Expr) -> None
 
 @pytest.mark.parametrize("total", [_N + 2, _N + Mod(_N, 3), Mod(_N, 4) + Mod(_N, 5), Mod(_N, 4)])
 def test_other_sums_stay_as_they_are(total: sympy.Expr) -> None:
-    assert _without_remainders(total) is None
+    assert without_remainders(total) is None
 
 
 def test_torch_is_as_before_afterwards() -> None:

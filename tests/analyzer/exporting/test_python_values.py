@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import CeilToInt, FloorDiv, FloorToInt, IntTru
 
 from calltape_analyzer import export
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.torch_fixes.known_maxima import _bounds
+from calltape_analyzer.exporting.torch_fixes.known_maxima import bounds
 from calltape_analyzer.exporting.torch_fixes.python_values import symbolic_numbers, symbolic_sizes
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -155,11 +155,11 @@ def test_the_larger_of_two_sizes_is_told_where_it_is_so_for_every_size() -> None
         (3 * FloorToInt(IntTrueDiv(n, 3)) - n, -2, 0),
         (sympy.Integer(5), 5, 5),
     ):
-        assert _bounds(expression) == (low, high)
+        assert bounds(expression) == (low, high)
         for value in range(1, 60):
             assert low <= expression.subs(n, value) <= high
     for expression in (n, n - m, up, 3 * up - n, 2 * FloorDiv(n, m) - n):
-        assert _bounds(expression) == (None, None)
+        assert bounds(expression) == (None, None)
 
 
 class InParts(Model):

@@ -16,20 +16,20 @@ TEXT = " ".join(PAGE.split())
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
-    assert f"{remote._SECONDS:g} seconds" in TEXT
-    assert f"`{remote._VARIABLE}`" in TEXT
-    assert (remote._MOST_FAILED, remote._SILENT_SECONDS) == (2, 30)
+    assert f"{remote.SECONDS:g} seconds" in TEXT
+    assert f"`{remote.VARIABLE}`" in TEXT
+    assert (remote.MOST_FAILED, remote.SILENT_SECONDS) == (2, 30)
     assert (
         "two files in a row failed, so calltape sends the server no requests for half a minute"
         in TEXT
     )
-    assert remote._TRUSTED_SECONDS == 2
+    assert remote.TRUSTED_SECONDS == 2
     assert "and every two seconds in other stores" in TEXT
-    assert f"{files._MOST_NAMES:,} files" in TEXT
-    assert f"an unsealed tape | one for up to {remote._LAST_PIECE // 2**20} MiB |" in TEXT
-    assert f"of a call | one for up to {remote._MOST_ASKED // 2**20} MiB |" in TEXT
-    assert f"caches up to {remote._MOST_CACHED // 2**20} MiB" in TEXT
-    assert f"opens {opening._AT_A_TIME} files of a directory at a time" in TEXT
+    assert f"{files.MOST_NAMES:,} files" in TEXT
+    assert f"an unsealed tape | one for up to {remote.LAST_PIECE // 2**20} MiB |" in TEXT
+    assert f"of a call | one for up to {remote.MOST_ASKED // 2**20} MiB |" in TEXT
+    assert f"caches up to {remote.MOST_CACHED // 2**20} MiB" in TEXT
+    assert f"opens {opening.AT_A_TIME} files of a directory at a time" in TEXT
 
 
 @pytest.mark.parametrize("error", re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)[-5:])

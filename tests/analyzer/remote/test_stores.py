@@ -158,7 +158,7 @@ def test_a_list_of_too_many_names_is_refused(
 ) -> None:
     for n in range(13):
         bucket.put(f"{n}.tape", b"x")
-    monkeypatch.setattr(files, "_MOST_NAMES", 5)
+    monkeypatch.setattr(files, "MOST_NAMES", 5)
     for url in (bucket.url, f"{bucket.url}/*.tape"):
         with pytest.raises(TapeError, match="more than 5 files") as caught:
             files_of(url)
@@ -215,7 +215,7 @@ def test_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with open_tape("memory://calltape/d/a.tape") as tape:
             assert tape.source == "end"
             assert len(list(tape)) == 300
-        monkeypatch.setattr(remote, "_TRUSTED_SECONDS", 0)
+        monkeypatch.setattr(remote, "TRUSTED_SECONDS", 0)
         with open_tape("memory://calltape/d/a.tape") as tape:
             memory.pipe_file("/calltape/d/a.tape", path.read_bytes())
             with pytest.raises(TapeError, match="the file changed since it was opened"):

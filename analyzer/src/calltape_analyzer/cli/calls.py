@@ -36,13 +36,13 @@ from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
 from calltape_schema.tree import CustomNode, FieldsNode, Node, children_of
 
-__all__ = ["ls", "show"]
+__all__ = ["MOST_NAME", "cut_to", "ls", "show"]
 
 _WIDEST_FILE, _LEAST_TEXT, _LEAST_RESULT = 40, 9, 1
 _ARROW, _SHAPE = " -> ", "]"
 _PART_ENDS = re.compile(r"[({]|(?<!\w)\[|, |: |=|(?<=\w)(?=\[)")
 """Here a text can be cut: not between the sizes of a shape, but before all of them."""
-_MOST_ELEMENTS, _MOST_NAME = 32, 200
+_MOST_ELEMENTS, MOST_NAME = 32, 200
 _MAX_MESSAGE, _MAX_LINES = 4000, 60
 """Characters and lines of the message of an exception."""
 
@@ -160,15 +160,15 @@ class _Texts(NamedTuple):
         """
         room = max(width, _LEAST_TEXT) - len(_ARROW)
         share = min(cells_of(self.result), room // 2 if raised else room // 3)
-        inputs = _cut(self.inputs, room - share)
+        inputs = cut_to(self.inputs, room - share)
         if not raised and _SHAPE not in inputs:
-            longer = _cut(self.inputs, room - min(share, _LEAST_RESULT))
+            longer = cut_to(self.inputs, room - min(share, _LEAST_RESULT))
             inputs = longer if _SHAPE in longer else inputs
-        left, cut = room - cells_of(inputs), shortened if raised else _cut
+        left, cut = room - cells_of(inputs), shortened if raised else cut_to
         return f"{inputs}{_ARROW}{cut(self.result, left)}"
 
 
-def _cut(text: str, width: int) -> str:
+def cut_to(text: str, width: int) -> str:
     """A text of :func:`render_inputs` or :func:`render_outputs`, cut to a width between its parts:
     of a shape all is shown, or nothing. The name of a class alone if there is no room for more."""
     if cells_of(text) <= width:
@@ -407,7 +407,7 @@ def _children(name: str, node: Any) -> list[tuple[str, Node]]:
 
 def _ending(name: str) -> str:
     """A name, of which a long one has only its end: keys of a tape may be long, and nested."""
-    return name if len(name) <= _MOST_NAME else f"…{name[1 - _MOST_NAME :]}"
+    return name if len(name) <= MOST_NAME else f"…{name[1 - MOST_NAME :]}"
 
 
 def _facts(node: Any, shown: _Shown) -> str:

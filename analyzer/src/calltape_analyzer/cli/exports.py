@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
 
-__all__ = ["export"]
+__all__ = ["export", "print_attempts"]
 
 _MAX_SUMMARY = 400
 """Characters of what came of an attempt, in a row of a table: a cause, its place and a way out."""
@@ -158,7 +158,7 @@ def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: boo
                 {"programs": [], "error": str(error), "missing": missing, "attempts": attempts}
             )
         else:
-            _print_attempts(error.attempts)
+            print_attempts(error.attempts)
         complain(str(error))
         raise typer.Exit(FAILURE) from None
 
@@ -214,7 +214,7 @@ def _attempts(attempts: Iterable[Any]) -> list[Any]:
 
 def _print(programs: Programs, report: Report, out: Path | None, *, verbose: bool) -> None:
     if verbose or not (report.ok and programs.is_general):
-        _print_attempts(programs.attempts)
+        print_attempts(programs.attempts)
         for name, reason in programs.missing.items():
             line(f"no program for {name}:", " ".join(str(reason).split()))
         print()
@@ -225,7 +225,7 @@ def _print(programs: Programs, report: Report, out: Path | None, *, verbose: boo
         line(text)
 
 
-def _print_attempts(attempts: Iterable[Any]) -> None:
+def print_attempts(attempts: Iterable[Any]) -> None:
     """What was tried. Attempts of one variant that came to the same are one row."""
     seconds: dict[tuple[str, ...], float] = {}
     tried: dict[tuple[str, ...], list[str]] = {}

@@ -40,6 +40,7 @@ from calltape_schema.end import Coverage
 from calltape_schema.records import Manifest, Policy, redacted_of_steps
 
 __all__ = [
+    "HEAD",
     "MOST_PATHS",
     "coverage_as_json",
     "coverage_text",
@@ -328,7 +329,7 @@ def size(count: int) -> str:
 
 
 _MOST_TARGETS, _MOST_NAMED = 200, 3
-_HEAD = (
+HEAD = (
     "target", "recordings", "hosts", "files", "calls", "first day", "last day", "sealed",
     "corrupted",
 )  # fmt: skip
@@ -356,7 +357,7 @@ def _print(found: Sequence[Recording]) -> None:
     for one in found:
         by_target.setdefault(one.target, []).append(one)
     shown = sorted(by_target.items())[:_MOST_TARGETS]
-    table(_HEAD, (_row(target, parts) for target, parts in shown))
+    table(HEAD, (_row(target, parts) for target, parts in shown))
     more = len(by_target) - len(shown)
     told = f"; {more} more are not shown" if more else ""
     line(f"tapes of {counted(len(by_target), 'target')}{told}; choose one with --target NAME, or "

@@ -35,6 +35,7 @@ __all__ = [
     "are_same_steps",
     "of_other_ranks",
     "steps_of",
+    "twice",
     "without_other_ranks",
     "without_repeats",
 ]
@@ -125,14 +126,14 @@ def _in_several(files: Sequence[Segment]) -> set[int]:
         (*extent, i) for i, file in enumerate(files) if (extent := file.extent) is not None
     ):
         if low > end:
-            found |= _twice(together)
+            found |= twice(together)
             together = []
         together.append(files[which])
         end = max(end, high)
-    return found | _twice(together)
+    return found | twice(together)
 
 
-def _twice(files: Sequence[Segment]) -> set[int]:
+def twice(files: Sequence[Segment]) -> set[int]:
     found: set[int] = set()
     known: set[int] = set()
     for file in files if len(files) > 1 else ():

@@ -20,12 +20,12 @@ from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, local_file
 from calltape_analyzer.reading.urls import is_url, local_path, protocol_of, shown
 from calltape_schema.errors import TapeError
 
-__all__ = ["Paths", "files_of", "opened_file", "short_paths"]
+__all__ = ["MOST_NAMES", "Paths", "files_of", "opened_file", "short_paths"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _MOST_ENTRIES = 1_000_000
-_MOST_NAMES = 100_000
+MOST_NAMES = 100_000
 _MAGIC = re.compile(r"[*?[]")
 _COUNTS_NAMES = ("s3", "s3a")
 
@@ -202,13 +202,13 @@ def _listed(system: Any, root: str, stem: str, url: str) -> list[str]:
     """The files below a directory whose names begin with the stem."""
     options: dict[str, Any] = {}
     if protocol_of(url) in _COUNTS_NAMES:  # the only ones that stop when they are told
-        options = {"max_items": _MOST_NAMES + 1, "prefix": stem}
+        options = {"max_items": MOST_NAMES + 1, "prefix": stem}
     return _bounded(answer_of(url, lambda: system.find(root, detail=True, **options)), url)
 
 
 def _bounded(found: dict[str, dict[str, Any]], url: str) -> list[str]:
-    if len(found) > _MOST_NAMES:
-        reason = f"the server lists more than {_MOST_NAMES:,} files"
+    if len(found) > MOST_NAMES:
+        reason = f"the server lists more than {MOST_NAMES:,} files"
         advice = "name a smaller part, such as one day"
         raise TapeError("limit", reason, path=shown(url), advice=advice)
     return [name for name, info in found.items() if info.get("type") != "directory"]

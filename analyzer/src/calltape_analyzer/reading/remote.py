@@ -28,19 +28,32 @@ from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 
-__all__ = ["answer_of", "blocks", "file_system", "opened_url"]
+__all__ = [
+    "LAST_PIECE",
+    "MOST_ASKED",
+    "MOST_CACHED",
+    "MOST_FAILED",
+    "SECONDS",
+    "SILENT_SECONDS",
+    "TRUSTED_SECONDS",
+    "VARIABLE",
+    "answer_of",
+    "blocks",
+    "file_system",
+    "opened_url",
+]
 
 T = TypeVar("T")
 
-_SECONDS = 60.0
-_VARIABLE = "CALLTAPE_REMOTE_SECONDS"
+SECONDS = 60.0
+VARIABLE = "CALLTAPE_REMOTE_SECONDS"
 _MOST_SHOWN = 300
 _ADVICE = "check the address, the network and the credentials"
 _LATER = "try again in a minute"
 
 _OF_WEB_SERVERS = ("http", "https")
 _MOST_CONNECTED = 16
-_MOST_FAILED, _SILENT_SECONDS = 2, 30.0
+MOST_FAILED, SILENT_SECONDS = 2, 30.0
 _PASSING = ("ClientConnectionError", "ClientPayloadError", "EndpointConnectionError")
 """Errors of the clients' libraries, which say nothing about the file that was asked for."""
 
@@ -49,13 +62,13 @@ _VERSIONS = (
     "updated", "created", "time", "modify",
 )  # fmt: skip
 _COMPARES = ("s3", "s3a")
-_TRUSTED_SECONDS = 2.0
+TRUSTED_SECONDS = 2.0
 _REPLACED = "another file has taken its place"
 
-_BLOCK, _LAST_PIECE = 16 * 1024, 4 * 1024 * 1024
+_BLOCK, LAST_PIECE = 16 * 1024, 4 * 1024 * 1024
 _NEAR = 1024 * 1024  # reading this much on takes less time than another request
-_MOST_ASKED = 8 * 1024 * 1024
-_MOST_CACHED = 64 * 1024 * 1024
+MOST_ASKED = 8 * 1024 * 1024
+MOST_CACHED = 64 * 1024 * 1024
 
 _numbers = itertools.count()
 _connected: dict[Any, Any] = {}  # file systems that connect when they are made: one for each host
@@ -95,7 +108,7 @@ class _UnavailableError(RemoteError):
 class _NoAnswerError(_UnavailableError):
     """No answer came."""
 
-    counts_as = _MOST_FAILED
+    counts_as = MOST_FAILED
 
 
 class _Failing(NamedTuple):
@@ -112,14 +125,14 @@ def _seconds_allowed() -> float:
     Raises:
         UsageError: the variable holds no number above 0.
     """
-    given = os.environ.get(_VARIABLE)
+    given = os.environ.get(VARIABLE)
     try:
-        found = _SECONDS if given is None else float(given)
+        found = SECONDS if given is None else float(given)
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
         raise UsageError(
-            f"{_VARIABLE} is not a number of seconds", advice="set it to 60, or unset it"
+            f"{VARIABLE} is not a number of seconds", advice="set it to 60, or unset it"
         )
     return found
 
@@ -210,7 +223,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
     port = f":{parts.port}" if parts.port else ""
     place = f"{parts.scheme}://{parts.hostname or ''}{port}"  # the server or bucket
     failing = _failing.get(place)
-    if failing is not None and failing.times >= _MOST_FAILED and time.monotonic() < failing.until:
+    if failing is not None and failing.times >= MOST_FAILED and time.monotonic() < failing.until:
         raise RemoteError(
             "io", f"not asked, because {place} failed {failing.times} times: {failing.reason}",
             path=shown(url), advice=_LATER,
@@ -219,7 +232,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
         found = _answered(url, ask, seconds)
     except _UnavailableError as error:
         before = 0 if failing is None else failing.times
-        until = time.monotonic() + _SILENT_SECONDS
+        until = time.monotonic() + SILENT_SECONDS
         _failing[place] = _Failing(before + error.counts_as, until, error.reason)
         raise
     except TapeError:
@@ -246,7 +259,7 @@ def _answered(url: str, ask: Callable[[], T], seconds: float) -> T:
     if not ended.wait(seconds):
         raise _NoAnswerError(
             "io", f"the server did not answer within {seconds:g} s", path=shown(url),
-            advice=f"try again, or allow more with {_VARIABLE}",
+            advice=f"try again, or allow more with {VARIABLE}",
         )  # fmt: skip
     if errors:
         raise _as_tape_error(errors[0], url) from None
@@ -308,7 +321,7 @@ class BlockCache:
         with self._lock:
             for at in range(0, len(piece), _BLOCK):
                 self._blocks[file, block + at // _BLOCK] = piece[at : at + _BLOCK]
-            while len(self._blocks) > _MOST_CACHED // _BLOCK:
+            while len(self._blocks) > MOST_CACHED // _BLOCK:
                 self._blocks.popitem(last=False)
 
     def drop(self, file: int) -> None:
@@ -430,7 +443,7 @@ class RemoteFile(TapeBytes):
         self._expect_open()
         if not size:
             return b""
-        if size > _LAST_PIECE:
+        if size > LAST_PIECE:
             return b"".join(self._pieces(offset, size))
         first, end = offset // _BLOCK, -(-(offset + size) // _BLOCK)
         found = [blocks.get(self._number, block) for block in range(first, end)]
@@ -449,7 +462,7 @@ class RemoteFile(TapeBytes):
         with self._lock:
             start = begin * _BLOCK
             is_near = abs(start - self._end) <= _NEAR and self._end
-            self._step = min(4 * self._step, _LAST_PIECE) if is_near else _BLOCK
+            self._step = min(4 * self._step, LAST_PIECE) if is_near else _BLOCK
             until = begin + self._step // _BLOCK
             while end < until and blocks.get(self._number, end) is None:
                 end += 1
@@ -476,8 +489,8 @@ class RemoteFile(TapeBytes):
         self._expect_open()
         end = offset + self._up_to_end(offset, size)
         while offset < end:
-            some = min(end - offset, _MOST_ASKED)
-            if some <= _LAST_PIECE:
+            some = min(end - offset, MOST_ASKED)
+            if some <= LAST_PIECE:
                 yield self.read_at(offset, some)
             else:
                 with self._lock:
@@ -492,7 +505,7 @@ class RemoteFile(TapeBytes):
             TapeError: ``damaged`` if the file is not what it was; ``io``.
         """
         compares = protocol_of(self.location) in _COMPARES
-        if not compares and time.monotonic() - self._looked > _TRUSTED_SECONDS:
+        if not compares and time.monotonic() - self._looked > TRUSTED_SECONDS:
             self._expect(self._look())
         try:
             data = answer_of(self.location, lambda: self._bytes(start, end))

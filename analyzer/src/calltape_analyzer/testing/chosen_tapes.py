@@ -18,9 +18,9 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.tape import Tape
 
-__all__ = ["Choice", "Problem", "choices_of", "opened"]
+__all__ = ["OPTIONS", "Choice", "Problem", "choices_of", "opened"]
 
-_OPTIONS = ("calls", "variant", "ignore", "classes", "whole")
+OPTIONS = ("calls", "variant", "ignore", "classes", "whole")
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ def choices_of(
     """
     found: list[Choice | Problem] = []
     for args, kwargs in marks:
-        unknown = [name for name in kwargs if name not in _OPTIONS]
+        unknown = [name for name in kwargs if name not in OPTIONS]
         if unknown or not args:
             what = f"has no {unknown[0]}=" if unknown else "names no tape"
-            known = ", ".join(f"{name}=" for name in _OPTIONS)
+            known = ", ".join(f"{name}=" for name in OPTIONS)
             found.append(Problem("mark", f"the mark tape {what}; it takes paths, and {known}"))
             continue
         for path in args:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["known_max", "known_min"]
+__all__ = ["bounds", "known_max", "known_min"]
 
 _MAX_QUOTIENTS = 16
 
@@ -38,7 +38,7 @@ def _larger(one: Any, other: Any) -> int | None:
     kinds = {type(one), type(other)}
     if torch.SymInt not in kinds or not kinds <= {torch.SymInt, int}:
         return None
-    low, high = _bounds(_expression(one) - _expression(other))
+    low, high = bounds(_expression(one) - _expression(other))
     if low is not None and low >= 0:
         return 0
     return 1 if high is not None and high <= 0 else None
@@ -48,7 +48,7 @@ def _expression(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
-def _bounds(expression: Any) -> tuple[Fraction | None, Fraction | None]:
+def bounds(expression: Any) -> tuple[Fraction | None, Fraction | None]:
     """The least and the largest value of an expression in which everything but remainders cancels.
 
     ``n // d`` is ``(n - r) / d`` with a remainder ``r`` of 0 to ``d - 1``, and ``ceil(n / d)`` is

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["whole_strides"]
+__all__ = ["whole_strides", "without_remainders"]
 
 _MODULE, _SUM = "torch.fx.experimental.sym_node", "_optimized_add"
 
@@ -31,7 +31,7 @@ def whole_strides() -> Iterator[None]:
 
     def added(one: Any, other: Any, *how: Any) -> Any:
         is_summation, found = own(one, other, *how)
-        simpler = _without_remainders(found)
+        simpler = without_remainders(found)
         return (is_summation, found) if simpler is None else (False, simpler)
 
     setattr(module, _SUM, added)
@@ -42,7 +42,7 @@ def whole_strides() -> Iterator[None]:
 
 
 @lru_cache(maxsize=4096)
-def _without_remainders(total: Any) -> Any:
+def without_remainders(total: Any) -> Any:
     """A sum with quotients for its remainders, if fewer terms are left then; else None."""
     sympy: Any = importlib.import_module("sympy")
     functions: Any = importlib.import_module("torch.utils._sympy.functions")
