@@ -6,6 +6,7 @@ fails if they are not what it writes.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -34,15 +35,20 @@ def _noted(text: str) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """The text with short lines, but for tables and code."""
+    """The text with short lines, but for tables and code. A line that goes on in the next ones is
+    wrapped together with them."""
     found: list[str] = []
     is_code = False
-    for line in text.split("\n"):
+    lines = text.split("\n")
+    while lines:
+        line = lines.pop(0)
         is_code ^= line.startswith("```")
         if len(line) <= _WIDTH or is_code or line.startswith("|"):
             found.append(line)
             continue
         hanging = "  " if line.startswith(("- ", "  ")) else ""
+        while lines and re.match(rf"{hanging}[^\s|`#<*-]|{hanging}[`*]\w", lines[0]):
+            line += f" {lines.pop(0).strip()}"
         found += textwrap.wrap(
             line, _WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
         )
