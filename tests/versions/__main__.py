@@ -68,7 +68,7 @@ class Case:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"python{self.python}-torch{self.torch}"
+        return f"python{self.python}-torch{self.torch}{'-lowest' if self.lowest else ''}"
 
     @property
     def what(self) -> str:
