@@ -22,7 +22,7 @@ class Why(Enum):
     OTHER_WITHOUT_CACHE = "other_without_cache"
     """The model returns other values with an empty cache."""
     LATE = "late"
-    """Other sizes took as long as the export already."""
+    """It does not fit into the part of the export's time that other sizes get."""
     NO_TIME = "no_time"
     TOO_LARGE = "too_large"
     """Beyond the bound of sizes that are run."""

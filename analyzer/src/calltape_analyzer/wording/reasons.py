@@ -28,7 +28,7 @@ _WHYS = {
     "not plain Python (keep it in a registered buffer, or let the model take it as an argument and "
     "return it), or what it returns is left to chance",
     reasons.Why.OTHER_WITHOUT_CACHE: f"{_MODEL} returns other values with an empty cache",
-    reasons.Why.LATE: "other sizes took as long as the export already",
+    reasons.Why.LATE: "trying it would take too much of the export's time",
     reasons.Why.NO_TIME: "there was no time to try it",
     reasons.Why.TOO_LARGE: f"more than {GROWTH} times what was recorded",
     reasons.Why.UNMEASURED: "no run was measured",
