@@ -49,10 +49,12 @@ def test_bytes_are_those_of_the_tensors() -> None:
     listed = json.loads(run("ls", COMPRESSED, "--json").out)
     with open_tape(COMPRESSED) as tape:
         blobs = [call.record.blob for call in tape.calls]
-        told = tape.to_arrow().read_all()["bytes"].to_pylist()
     sizes = [0 if one is None else one.length or one.size for one in blobs]
     assert any(one is not None and one.length and one.length > one.size for one in blobs)
-    assert [one["tensor_bytes"] for one in listed] == told == sizes
+    assert [one["tensor_bytes"] for one in listed] == sizes
+    pytest.importorskip("pyarrow")
+    with open_tape(COMPRESSED) as tape:
+        assert tape.to_arrow().read_all()["bytes"].to_pylist() == sizes
 
 
 def test_a_blob_may_inflate_to_no_more_than_is_allowed(tmp_path: Path) -> None:
