@@ -215,7 +215,10 @@ class Budget:
     def look(self, frame: FrameType | None) -> TapeError | None:
         """Adds up what was spent since the last look. Out comes what is too much, once a second.
         Within a ``__del__`` nothing does: raised there, it would be lost."""
-        now, held, of_all = self._clock(), _held(), time.process_time()
+        try:
+            now, held, of_all = self._clock(), _held(), time.process_time()
+        except OSError:  # its thread ended just now, and has no clock any more
+            return None
         if not is_importing(frame):
             self.spent += now - self._at
             # Nobody knows which thread has how much memory: it is that of the one that works most.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,6 +163,15 @@ def test_what_is_imported_is_not_counted() -> None:
 
 def _frame() -> FrameType:
     return sys._getframe()
+
+
+def test_a_thread_that_has_ended_spends_nothing() -> None:
+    made: list[budget.Budget] = []
+    thread = threading.Thread(target=lambda: made.append(budget.Budget()))
+    thread.start()
+    thread.join()
+    assert made[0].look(None) is None
+    assert made[0].spent == 0
 
 
 def test_a_command_that_handles_errors_is_ended_too() -> None:
