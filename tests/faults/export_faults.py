@@ -140,7 +140,7 @@ FAULTS = (
     ),
     Fault(
         "replay-slow-calls-pass",
-        f"{_ANALYZER}comparison/time_bound.py",
+        f"{_ANALYZER}comparison/judging.py",
         "if most is None or seconds <= most:",
         "if most is None or seconds >= 0:",
         "`replay --slower-than` finds no slow call.",

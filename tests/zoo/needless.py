@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
-from calltape_analyzer.arguments.live_calls import LiveCall
-from calltape_analyzer.arguments.samples import Sample, in_variant
+from calltape_analyzer.arguments.samples import LiveCall, Sample, in_variant
 from calltape_analyzer.programs.program import Program
 from tests.zoo.case import Arguments, fresh
 

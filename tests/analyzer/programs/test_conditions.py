@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calltape_analyzer import ExportOptions, Programs, export
-from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.foreign_errors import (
     AssertionFailed,
     ErrorKind,

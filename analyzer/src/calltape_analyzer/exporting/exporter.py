@@ -16,10 +16,11 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     sizes_in_words,
+    sizing_of_batch,
+    sizings_for_tracing,
     sizings_of_batch,
     sizings_unseen,
 )
-from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
@@ -30,8 +31,7 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
 from calltape_analyzer.exporting.session.zero_sizes import try_zeros
-from calltape_analyzer.exporting.strategies.trace_options import Narrow, Way
-from calltape_analyzer.exporting.strategies.tracing import Traced
+from calltape_analyzer.exporting.strategies.tracing import Narrow, Traced, Way
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
 from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions

@@ -27,12 +27,13 @@ from calltape_analyzer.exporting.session.same_model import (
     telling_calls,
     unlike_recorded,
 )
-from calltape_analyzer.exporting.strategies.int_values import int_value_parts, varying_ints
-from calltape_analyzer.exporting.strategies.tensor_values import tensor_value_parts
-from calltape_analyzer.exporting.strategies.text_values import (
+from calltape_analyzer.exporting.strategies.value_parts import (
     calls_by_value,
+    int_value_parts,
     part_of_value,
     serves_all_values,
+    tensor_value_parts,
+    varying_ints,
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, SkipValidation, computed_field
 
 from calltape_analyzer.arguments.sizings import Sizing
-from calltape_analyzer.comparison.json_values import JsonText
-from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.comparison.verdicts import JsonText, Verdict
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.program import Program

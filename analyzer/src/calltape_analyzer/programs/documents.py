@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template, derived_tensors
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.templates import Template, derived_tensors
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import Group, GroupKey

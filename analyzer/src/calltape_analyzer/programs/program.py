@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype

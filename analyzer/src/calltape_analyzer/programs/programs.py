@@ -11,13 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.live_calls import LiveCall
-from calltape_analyzer.arguments.samples import in_variant
+from calltape_analyzer.arguments.samples import LiveCall, in_variant
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.comparison.judging import Expect, Judge
-from calltape_analyzer.comparison.reporting import report_on
+from calltape_analyzer.comparison.judging import Expect, Judge, TimeBound, report_on
 from calltape_analyzer.comparison.reports import Report
-from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.groups import SortedCall

@@ -9,10 +9,15 @@ import os
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.comparison.judging import Expect, Judge, Outcomes, was_interrupted
-from calltape_analyzer.comparison.reporting import report_on
+from calltape_analyzer.comparison.judging import (
+    Expect,
+    Judge,
+    Outcomes,
+    TimeBound,
+    report_on,
+    was_interrupted,
+)
 from calltape_analyzer.comparison.reports import Report
-from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.programs import Programs

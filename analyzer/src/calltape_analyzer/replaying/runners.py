@@ -131,7 +131,7 @@ def without_removed(
     argument behind one of these is passed by name, if it can be."""
     if not signature.removed:
         return args, kwargs
-    from calltape_analyzer.arguments.templates import as_passed
+    from calltape_analyzer.arguments.plan import as_passed
 
     names = [signature.complete.name_at(i) for i in range(len(args))]
     leading = next((i for i, n in enumerate(names) if n in signature.removed), len(names))

@@ -48,7 +48,7 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
     Raises:
         UsageError: the variant does not take these arguments.
     """
-    from calltape_analyzer.arguments.live_calls import LiveCall
+    from calltape_analyzer.arguments.samples import LiveCall
 
     live = LiveCall(tuple(args), kwargs, variant._sorter)
     if variant.facts.group.key.takes(live.placed.key):
@@ -77,9 +77,8 @@ def arguments_of_row(
     Raises:
         InferenceError: an argument holds an object of a class that is not known here.
     """
-    from calltape_analyzer.arguments.plan import Plan
+    from calltape_analyzer.arguments.plan import Plan, as_passed, checked
     from calltape_analyzer.arguments.samples import sample_in
-    from calltape_analyzer.arguments.templates import as_passed, checked
 
     facts, sorter, tape = variant.facts, variant._sorter, variant._tape
     sample = sample_in(facts, tape.calls.at(facts.rows.seen(row).first), sorter, device)

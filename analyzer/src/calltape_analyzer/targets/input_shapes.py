@@ -20,7 +20,7 @@ _MAX_COMMON = 1024
 def input_tensors(variant: Variant) -> list[tuple[int, TensorFinding]]:
     """The tensors that are inputs of a program, each with its place among all tensors of the
     variant. Those that follow from an attribute beside them are none."""
-    from calltape_analyzer.arguments.templates import derived_tensors
+    from calltape_analyzer.arguments.plan import derived_tensors
 
     derived = derived_tensors(variant.facts.group.layout)
     return [(i, found) for i, found in enumerate(variant.findings.tensors) if i not in derived]

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from calltape_analyzer.arguments.forms import PlainForm
-from calltape_analyzer.arguments.plan import Plan, identifier
-from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.arguments.plan import PlainForm, Plan, Template, identifier
 from calltape_analyzer.exporting.onnx.assertions import checks_kept, join_checks
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx.storage_order import order_as_stored

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.live_calls import facts_of_tensors
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, resized_row, sample_in
+from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, resized_row, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     is_between,
