@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, check, export, load_programs, open_tape, replay
-from calltape_analyzer.programs.torch_version import demand_torch
+from calltape_analyzer.programs.torch_model import demand_torch
 from calltape_recorder import record
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from calltape_analyzer import NoVariant, export, load_programs
-from calltape_analyzer.programs.written_numbers import write_numbers
+from calltape_analyzer.programs.torch_model import write_numbers
 from tests.analyzer.exported import assert_same, call, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 

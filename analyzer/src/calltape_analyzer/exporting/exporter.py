@@ -43,9 +43,9 @@ from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt, Outcome
+from calltape_analyzer.programs.caller_objects import as_traced
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.memory_as_traced import as_traced
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfModel, stopped_by
 from calltape_analyzer.programs.strategies import Sampled, Strategy

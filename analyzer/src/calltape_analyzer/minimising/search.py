@@ -2,7 +2,6 @@
 
 In come calls that may be enough. They are written to a tape, on which the check is run. If it fails
 for the same reason, it is the smallest tape from now on.
-
 """
 
 from __future__ import annotations

@@ -15,8 +15,13 @@ from calltape_analyzer.facts import Fact, Rejection
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.rejections import LeftOut, NotExported, RunFailed, SharesMemory
-from calltape_analyzer.programs.unknown_classes import unknown_class_in
+from calltape_analyzer.programs.rejections import (
+    LeftOut,
+    NotExported,
+    RunFailed,
+    SharesMemory,
+    unknown_class_in,
+)
 from calltape_analyzer.pytree.description import has_module_keys
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.text import named

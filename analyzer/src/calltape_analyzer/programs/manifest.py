@@ -1,7 +1,7 @@
 """``manifest.json``: what saved programs say of themselves, and which files belong to them.
 
 It may come from a stranger. Nothing in it is run. Its types and sizes are checked here before
-anything is made from it, and :mod:`consistency` checks that its parts agree.
+anything is made from it, and :mod:`saved_program` checks that its parts agree.
 """
 
 from __future__ import annotations

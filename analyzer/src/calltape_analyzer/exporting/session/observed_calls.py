@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import leaves_of
 from calltape_analyzer.model.state import was_written, written_by
-from calltape_analyzer.programs.memory_as_traced import views_of
+from calltape_analyzer.programs.caller_objects import views_of
 from calltape_analyzer.pytree.description import describe_result
 
 __all__ = ["LAYOUT", "MODES", "Effects", "ObservedCall", "Questions", "hides_questions"]

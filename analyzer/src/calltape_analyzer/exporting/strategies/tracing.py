@@ -47,7 +47,7 @@ from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
 from calltape_analyzer.exporting.torch_fixes.rounded_bounds import rounded_bounds
 from calltape_analyzer.model.calls import device_of, experts_as, under_autocast
 from calltape_analyzer.observing.size_table import Column
-from calltape_analyzer.programs.returned_arguments import (
+from calltape_analyzer.programs.caller_objects import (
     changed_arguments,
     returned_arguments,
     tensor_ids,
