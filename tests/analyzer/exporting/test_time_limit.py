@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from calltape_analyzer.exporting.session.time_limit import time_limit
+from calltape_analyzer.exporting.session.budget import time_limit
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # the other method uses the alarm itself
 

@@ -23,14 +23,13 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
+from calltape_analyzer.exporting.inspection.facts_read import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
-from calltape_analyzer.exporting.session.restrictions import restrict
+from calltape_analyzer.exporting.session.budget import default_seconds, time_limit
+from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.session.zero_sizes import try_zeros
 from calltape_analyzer.exporting.strategies.tracing import Narrow, Traced, Way
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
 from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Literal
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.inspection.asked_facts import asked_facts
-from calltape_analyzer.exporting.inspection.key_orders import key_orders_read
-from calltape_analyzer.exporting.inspection.own_tensors import OwnTensors, own_tensors
-from calltape_analyzer.exporting.inspection.python_draws import drawn_by_python
-from calltape_analyzer.exporting.inspection.sharing import sharing_unread
-from calltape_analyzer.exporting.inspection.strides import layouts_read
-from calltape_analyzer.exporting.inspection.untraceable import why_untraceable
+from calltape_analyzer.exporting.inspection.argument_layouts import key_orders_read, layouts_read
+from calltape_analyzer.exporting.inspection.facts_read import asked_facts
+from calltape_analyzer.exporting.inspection.shared_memory import (
+    OwnTensors,
+    own_tensors,
+    sharing_unread,
+)
+from calltape_analyzer.exporting.inspection.untraceable import drawn_by_python, why_untraceable
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
-from calltape_analyzer.exporting.session.same_model import (
+from calltape_analyzer.exporting.session.model_differences import (
     other_model,
     telling_calls,
     unlike_recorded,

@@ -25,10 +25,10 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.budget import Budget
+from calltape_analyzer.exporting.session.model_differences import other_model
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import ObservedCall
 from calltape_analyzer.exporting.session.probing import Probing
-from calltape_analyzer.exporting.session.same_model import other_model
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.facts import Fact
