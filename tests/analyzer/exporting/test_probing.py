@@ -15,10 +15,9 @@ from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import probing
 from calltape_analyzer.exporting.session.budget import time_limit
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, export_with, taped
 

@@ -28,7 +28,7 @@ from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds, time_limit
 from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
-from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.session.session import Outcome, Session
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
 from calltape_analyzer.exporting.strategies.tracing import Narrow, Traced, Way
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
@@ -41,13 +41,12 @@ from calltape_analyzer.model.calls import as_called
 from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
-from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.caller_objects import as_traced
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfModel, stopped_by
-from calltape_analyzer.programs.strategies import Sampled, Strategy
+from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call

@@ -28,6 +28,7 @@ from calltape_analyzer.exporting.session.model_differences import (
     telling_calls,
     unlike_recorded,
 )
+from calltape_analyzer.exporting.session.session import Outcome
 from calltape_analyzer.exporting.strategies.value_parts import (
     calls_by_value,
     int_value_parts,
@@ -41,9 +42,8 @@ from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
-from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.programs.variant_verdicts import (
     Lack,
     VariantVerdict,

@@ -15,8 +15,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.targets.given import variant_of
-from calltape_analyzer.targets.input_shapes import Shape, input_tensors, most_common_shapes
+from calltape_analyzer.targets.inputs import Shape, input_tensors, most_common_shapes, variant_of
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.variant_findings import TensorFinding

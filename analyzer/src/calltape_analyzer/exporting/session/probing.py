@@ -28,9 +28,9 @@ from calltape_analyzer.exporting.session.sandbox import half_of_free
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 

@@ -7,7 +7,8 @@ sizes beside are wrong as well. What no few sizes explain leaves a program for t
 reproduced.
 
 A batch of 0 is usual, and no trace is made with one. The model and the program are run at it, once
-per symbol, and the program takes it where it was seen to do what the model does. Outputs without elements have nothing but a dtype and a shape to compare, which is said.
+per symbol, and the program takes it where it was seen to do what the model does. Outputs without
+elements have nothing but a dtype and a shape to compare, which is said.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import Ran, UnseenRuns
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.size_table import Column
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Excluded, FailsAt, TakesZero, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, NotTried, PointsInto, RaisedType, Why
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.variants.facts import Fixed, VariantFacts, ZeroSizes
 
 __all__ = ["restrict", "try_zeros"]

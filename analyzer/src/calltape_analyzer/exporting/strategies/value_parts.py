@@ -29,10 +29,10 @@ from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.observing.traffic_counters import has_raised
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ConstantTexts
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.rejections import constants_of
+from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
