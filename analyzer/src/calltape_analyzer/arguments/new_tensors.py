@@ -166,6 +166,8 @@ def fit_offsets(
         tensors: what the nodes refer to, by number; changed in place.
         scalars: likewise.
     """
+    import torch
+
     for node in nodes:
         parts = _leaves(node)
         dim = _ragged_dimension(node, scalars)
@@ -183,7 +185,8 @@ def fit_offsets(
         ):
             continue  # no offsets fit
         if not _fit(offsets, lengths, values.shape[dim - 1]):
-            made = _even(len(offsets), values.shape[dim - 1]).to(offsets)
+            ends = torch.arange(len(offsets)) * values.shape[dim - 1]
+            made = (ends // max(len(offsets) - 1, 1)).to(offsets)
             tensors[parts["offsets"]] = made
             if lengths is not None:
                 tensors[parts["lengths"]] = made.diff().to(lengths)
@@ -224,9 +227,3 @@ def _ragged_dimension(node: FieldsNode, scalars: Sequence[Any]) -> int | None:
         if name == JAGGED_DIM and isinstance(child, ScalarNode) and child.kind == "int":
             return int(scalars[child.scalar])
     return None
-
-
-def _even(count: int, size: int) -> torch.Tensor:
-    import torch
-
-    return torch.arange(count) * size // max(count - 1, 1)

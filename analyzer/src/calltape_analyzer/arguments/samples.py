@@ -76,19 +76,19 @@ class Sample:
             TapeError: ``limit`` if that takes more memory than there is room for.
             InferenceError: torch cannot copy one.
         """
-        self._check_room([tuple(tensor.shape) for tensor in self.tensors])
+        self._check_room()
         return Sample(copies(self.tensors), [*self.scalars], self.room)
 
     def contiguous(self) -> Sample:
         """The same values in contiguous tensors. Contiguous tensors are not copied, so that
         nobody else may hold the sample. One object that is there twice stays one."""
-        self._check_room([tuple(tensor.shape) for tensor in self.tensors])
+        self._check_room()
         every = {id(t): t for t in self.tensors}
         made = {i: t if t.is_contiguous() else contiguous(t) for i, t in every.items()}
         return Sample([made[id(t)] for t in self.tensors], list(self.scalars), self.room)
 
-    def _check_room(self, shapes: Sequence[Sequence[int]]) -> None:
-        check_tensors(self.room, self.tensors, shapes)
+    def _check_room(self) -> None:
+        check_tensors(self.room, self.tensors, [tuple(one.shape) for one in self.tensors])
 
 
 def check_tensors(

@@ -35,6 +35,7 @@ __all__ = [
     "is_batch",
     "is_between",
     "is_part_way",
+    "row_at",
     "sizes_in_words",
     "sizing_of_batch",
     "sizings_around",
@@ -310,7 +311,12 @@ def _smallest(variant: VariantFacts, among: Iterable[int] | None = None) -> int:
 
 def elements_at(variant: VariantFacts, sizing: Sizing) -> int:
     """How many elements all input tensors have together at these sizes."""
-    return resized_row(variant, sizing.row, sizing.values).elements
+    return row_at(variant, sizing).elements
+
+
+def row_at(variant: VariantFacts, sizing: Sizing) -> SizeRow:
+    """The recorded row, with these sizes."""
+    return resized_row(variant, sizing.row, sizing.values)
 
 
 def followed(
@@ -354,10 +360,10 @@ def sizings_for_tracing(
     rows: Iterable[int] = range(len(variant.rows))
     if wanted is not None:
         rows = [r for r in rows if variant.rows.row(r) in wanted]
-    order = sorted(rows, key=lambda r: (_unfit(variant, r), variant.rows.elements(r)))
+    order = sorted(rows, key=lambda r: (_unfit(values_at(variant, r)), variant.rows.elements(r)))
     best = order[0]
     recorded = Sizing(best, values_at(variant, best), False)
-    if _unfit(variant, best) == 0:
+    if not _unfit(recorded.values):
         return [recorded]
     found = next(_nearby(variant, best), None)
     return [found, recorded] if found is not None else [recorded]
@@ -380,9 +386,8 @@ def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
     return Sizing(row, completed, completed != values)
 
 
-def _unfit(variant: VariantFacts, row: int) -> int:
+def _unfit(values: Sequence[int]) -> int:
     """How many symbols have a size below 2, or the size of another symbol."""
-    values = values_at(variant, row)
     return sum(v < 2 for v in values) + len(values) - len(set(values))
 
 
@@ -397,7 +402,7 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
         units = ((i, by, variant.symbols[i].unit) for i, by in zip(moving, step, strict=True))
         moved = {i: (-(-max(values[i], 2) // unit) + by) * unit for i, by, unit in units}
         completed = followed(variant.symbols, values, moved)
-        if completed is None or not _is_fit(completed):
+        if completed is None or _unfit(completed):
             continue
         sizing = Sizing(row, completed, True)
         if elements_at(variant, sizing) <= max(_MAX_TRACED, GROWTH * variant.rows.elements(row)):
@@ -423,7 +428,3 @@ def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
     unfit = {i for i, value in enumerate(values) if value < 2 or counts[value] > 1}
     relations = ((i, symbol.relation) for i, symbol in enumerate(symbols) if i in unfit)
     return unfit | {term for _, known in relations if known for _, term in known.terms}
-
-
-def _is_fit(values: Sequence[int]) -> bool:
-    return all(v >= 2 for v in values) and len(set(values)) == len(values)

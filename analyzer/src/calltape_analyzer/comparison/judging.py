@@ -110,7 +110,7 @@ class TimeBound:
             raise UsageError(f"{given!r:.100} is not a duration", advice=advice)
         if found[2] == "x":
             return cls(times=float(found[1]))
-        return cls(seconds_of(given))
+        return cls(float(found[1]) / _PER_SECOND[found[2]])
 
     def of_call(self, call: Call) -> float | None:
         """How many seconds a call may take; None if its duration was not measured."""
@@ -125,21 +125,6 @@ class TimeBound:
         if most is None or seconds <= most:
             return None
         return SlowCall(seconds, runs, most, self.times if self.seconds is None else None)
-
-
-def seconds_of(text: str) -> float:
-    """The seconds that a text says: ``"50ms"``, ``"1us"``, ``"2s"``; without a unit they are
-    seconds.
-
-    Raises:
-        UsageError: it has another form.
-    """
-    found = _FORM.fullmatch(text.strip())
-    if found is None or found[2] == "x":
-        raise UsageError(
-            f"{text!r:.100} is not a duration", advice="write it like 50ms, 2s or 0.05"
-        )
-    return float(found[1]) / _PER_SECOND[found[2]]
 
 
 Expect = Literal["recorded", "success"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.samples import LiveCall, in_variant
+from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.judging import Expect, Judge, TimeBound, report_on
 from calltape_analyzer.comparison.reports import Report
@@ -21,7 +21,7 @@ from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.programs.caller_objects import in_own_objects
-from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
+from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve, taking_values
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Attempt
@@ -215,12 +215,8 @@ class Programs(Mapping[str, Program], Shown):
         live = LiveCall(args, kwargs, self._sorter)
         placed = live.placed
         found, reasons = accepting_programs(self, placed)
-        for program in found:
-            own = in_variant(program.variant, live.sample, placed.key, placed.row, program.device)
-            rejection = program.rejects_values(own)
-            if rejection is None:
-                return program.name, program.model.named(program.inputs(own))
-            reasons[program.name] = rejection
+        for program, own in taking_values(found, placed, live.sample, reasons):
+            return program.name, program.model.named(program.inputs(own))
         raise no_variant("no program is for these arguments", self, placed, reasons, self.missing)
 
     def for_sizes(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
 from itertools import islice
 from types import GeneratorType
 from typing import Any
@@ -275,16 +274,12 @@ class _ModelRunner(Runner):
     raises_as_recorded = False
 
     def __init__(self, tape: Tape, model: ExportedModel, source: Any) -> None:
-        self._model, self._source = model, source
+        self._model, self._advice = model, advice_for(source, "replay")
         self._sorter = CallSorter.of(tape)
         self.tolerances = model.tolerances
 
     def prepared(self, call: Call) -> Run:
         return _RunOf(self._model, call, self._sorter, self._advice)
-
-    @cached_property
-    def _advice(self) -> str:
-        return advice_for(self._source, "replay")
 
 
 class _RunOf(Run):

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     followed,
+    row_at,
     sizes_in_words,
     sizings_with_zero,
     values_at,
@@ -276,7 +276,7 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
     taken: dict[frozenset[Column], Verdict] = {}
     rejected: dict[frozenset[Column], Fact] = {}
     for sizing in sizings_with_zero(program.variant):
-        row = resized_row(program.variant, sizing.row, sizing.values)
+        row = row_at(program.variant, sizing)
         columns = frozenset(program.variant.new_zeros(row))
         if not columns or program.conditions_reject(row) is not None:
             continue

@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, resized_row, sample_in
+from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     is_between,
     is_part_way,
+    row_at,
     sizes_in_words,
     values_at,
 )
@@ -347,7 +348,7 @@ class Session(ModelRuns):
         if reason is not None:
             attempt.untried.append(_untried(variant, sizing, reason))
             return
-        rejection = program.rejects(resized_row(variant, sizing.row, sizing.values))
+        rejection = program.rejects(row_at(variant, sizing))
         limit = self.budget.within(self.probing.seconds)
         ran = runs.at(sizing, limit, with_program=rejection is None)
         if ran.is_late:
