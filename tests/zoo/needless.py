@@ -42,7 +42,7 @@ def _run(program: Program, programs: Any, arguments: Arguments, *, guarded: bool
     """What a program returns, if it comes to its end."""
     args, kwargs = fresh(arguments)
     try:
-        live = LiveCall(args, kwargs, programs._sorter)
+        live = LiveCall(args, kwargs, programs.sorter)
         placed = live.placed
         if program.variant.row_in(placed.key, placed.row) is None:
             return  # of another structure

@@ -129,7 +129,7 @@ def test_it_is_said_which_size_is_excluded(tmp_path: Path) -> None:
     first = next(iter(programs.values()))
     assert Excluded(0, ("x[0]",), is_unlike=False) in first.notes
     with pytest.raises(NoVariant, match=r"main: x\[0\] is 0; it is for other sizes"):
-        Programs([first], programs._sorter)(torch.rand(0, 4))
+        Programs([first], programs.sorter)(torch.rand(0, 4))
 
 
 @pytest.mark.integration
