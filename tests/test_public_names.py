@@ -57,7 +57,6 @@ INTERNAL = {
     "Program.plan",
     "Program.result",
     "Program.variant",
-    "Programs.sorter",
     "CountedGroup.layout",
     "Call.raw_record",
     "Call.stored",

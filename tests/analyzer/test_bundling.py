@@ -17,7 +17,7 @@ import torch
 
 from calltape_analyzer import UsageError, bundle, open_tape, redact
 from calltape_analyzer.bundling import pack
-from calltape_analyzer.testing.updates import Updates
+from calltape_analyzer.testing.assertion import Updates
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.unpacked import readable

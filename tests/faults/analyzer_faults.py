@@ -176,7 +176,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-minimising-stops-early",
-        f"{_ANALYZER}minimising/halving.py",
+        f"{_ANALYZER}minimising/search.py",
         "elif count >= len(kept):",
         "elif count >= 2:",
         "A minimised tape has calls that the failure does not need.",

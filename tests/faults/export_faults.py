@@ -124,11 +124,11 @@ FAULTS = (
     ),
     Fault(
         "onnx-input-with-a-taken-name",
-        f"{_ANALYZER}programs/input_matching.py",
+        f"{_ANALYZER}replaying/model_values.py",
         'known.get(name) or known.get(name.removesuffix("_orig"))',
         "known.get(name)",
         "An input that torch.onnx renamed is not found in the calls.",
-        ("analyzer/programs/test_input_matching.py",),
+        ("analyzer/replaying/test_model_values.py",),
     ),
     Fault(
         "replay-any-exception-will-do",
@@ -140,7 +140,7 @@ FAULTS = (
     ),
     Fault(
         "replay-slow-calls-pass",
-        f"{_ANALYZER}comparison/time_bound.py",
+        f"{_ANALYZER}comparison/judging.py",
         "if most is None or seconds <= most:",
         "if most is None or seconds >= 0:",
         "`replay --slower-than` finds no slow call.",

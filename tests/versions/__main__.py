@@ -32,7 +32,7 @@ PARTS = {
         "tests/schema",
         "tests/analyzer/reading",
         "tests/analyzer/pytree",
-        "tests/analyzer/programs/test_torch_version.py",
+        "tests/analyzer/programs/test_torch_model.py",
         "tests/test_fixtures.py",
     ),
     "exports": (

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
-from calltape_analyzer.arguments.live_calls import LiveCall
-from calltape_analyzer.arguments.samples import Sample, in_variant
+from calltape_analyzer.arguments.samples import LiveCall, Sample, in_variant
 from calltape_analyzer.programs.program import Program
 from tests.zoo.case import Arguments, fresh
 
@@ -43,7 +42,7 @@ def _run(program: Program, programs: Any, arguments: Arguments, *, guarded: bool
     """What a program returns, if it comes to its end."""
     args, kwargs = fresh(arguments)
     try:
-        live = LiveCall(args, kwargs, programs._sorter)
+        live = LiveCall(args, kwargs, programs.sorter)
         placed = live.placed
         if program.variant.row_in(placed.key, placed.row) is None:
             return  # of another structure

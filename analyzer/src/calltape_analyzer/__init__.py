@@ -57,12 +57,11 @@ if TYPE_CHECKING:
         Values,
     )
     from calltape_analyzer.opening import Recording, Recordings, open_tape, recordings
-    from calltape_analyzer.programs.attempts import Attempt
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.programs.reasons import UntriedSize
-    from calltape_analyzer.programs.strategies import Sampled, Strategy
+    from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
     from calltape_analyzer.programs.variant_verdicts import VariantVerdict
     from calltape_analyzer.pytree.classes import ClassIndex
     from calltape_analyzer.pytree.placeholder import Placeholder
@@ -244,13 +243,12 @@ _NAMES = {
     "observing.tallies": ("SizeSeen", "Seen", "Span", "Tally"),
     "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),
     "opening": ("Recording", "Recordings", "open_tape", "recordings"),
-    "programs.attempts": ("Attempt",),
     "programs.loading": ("load_programs",),
     "programs.program": ("Program",),
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
     "programs.reasons": ("UntriedSize",),
-    "programs.strategies": ("Sampled", "Strategy"),
+    "programs.strategies": ("Attempt", "Sampled", "Strategy"),
     "programs.variant_verdicts": ("VariantVerdict",),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),

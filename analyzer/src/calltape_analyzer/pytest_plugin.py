@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
-    from calltape_analyzer.testing.updates import Updates
+    from calltape_analyzer.testing.assertion import Updates
 
 _MARK = (
     "tape(*paths, calls=None, variant=None, ignore=(), classes=(), whole=False): runs the test "
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARK)
     config.stash[tapes_key] = {}
     if config.getoption(_OPTION) is not None:
-        from calltape_analyzer.testing.updates import Updates, set_updates
+        from calltape_analyzer.testing.assertion import Updates, set_updates
 
         given = getattr(config, "workerinput", {}).get(_SPOOL)
         set_updates(Updates(given))
@@ -93,8 +93,8 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
     """The tape of the test's mark ``tape``, or each tape of ``calltape_dir``: one call of it for
     each test, or all of it if the mark says ``whole=True``."""
     from calltape_analyzer.errors import TapeError
+    from calltape_analyzer.testing.assertion import named
     from calltape_analyzer.testing.chosen_tapes import Problem
-    from calltape_analyzer.testing.failure_text import named
 
     choice = getattr(request, "param", None)
     if choice is None:
@@ -134,7 +134,7 @@ def _command(request: pytest.FixtureRequest) -> str:
 
 
 def _updates() -> Updates:
-    from calltape_analyzer.testing.updates import updates
+    from calltape_analyzer.testing.assertion import updates
 
     found = updates()
     assert found is not None
@@ -160,7 +160,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if config.getoption(_OPTION) is not None:
-        from calltape_analyzer.testing.updates import set_updates, updates
+        from calltape_analyzer.testing.assertion import set_updates, updates
 
         found = updates()
         if found is not None:

@@ -179,7 +179,7 @@ class Variant(ProgramSource, Shown):
         Texts and floats that vary from call to call do not. The program itself may still reject
         sizes when it runs.
         """
-        from calltape_analyzer.arguments.live_calls import LiveCall
+        from calltape_analyzer.arguments.samples import LiveCall
 
         return self._accepts(LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed)
 
@@ -311,7 +311,7 @@ class Variant(ProgramSource, Shown):
 
     def _arguments(self, index: GivenArguments, device: Any, layout: MemoryLayout | None) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
-        from calltape_analyzer.arguments.tracing_sizings import sizings_for_tracing
+        from calltape_analyzer.arguments.sizings import sizings_for_tracing
         from calltape_analyzer.arguments.value_rules import value_rules
 
         if isinstance(index, int) and not isinstance(index, bool):
@@ -341,8 +341,7 @@ class Variant(ProgramSource, Shown):
         return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
-        from calltape_analyzer.arguments.plan import Plan
-        from calltape_analyzer.arguments.templates import as_passed, checked
+        from calltape_analyzer.arguments.plan import Plan, as_passed, checked
 
         plan = Plan.of(self.facts, sample, self._sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
@@ -361,8 +360,7 @@ class Variant(ProgramSource, Shown):
 
     def _completed(self, given: Any, device: Any) -> Inputs:
         """Arguments of the caller's own, with the constants that all calls pass."""
-        from calltape_analyzer.arguments.live_calls import LiveCall
-        from calltape_analyzer.arguments.samples import in_variant
+        from calltape_analyzer.arguments.samples import LiveCall, in_variant
 
         if not isinstance(given, tuple | Mapping):
             raise UsageError(

@@ -14,10 +14,10 @@ from calltape_analyzer.arguments.sizings import (
     elements_at,
     sizings_beyond,
     sizings_far,
+    sizings_for_tracing,
     sizings_unrelated,
     sizings_unseen,
 )
-from calltape_analyzer.arguments.tracing_sizings import sizings_for_tracing
 from calltape_analyzer.variants.facts import VariantFacts
 from tests.analyzer.observed import Given, Optional, given, tape_of, zeros
 

@@ -14,8 +14,7 @@ from calltape_analyzer import ExportOptions, export, load_programs, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import print_attempts
 from calltape_analyzer.facts import Other
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE, SOURCE

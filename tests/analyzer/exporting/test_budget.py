@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,12 @@ import torch
 from calltape_analyzer import ExportError, ExportOptions, export
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import budget as budgets
-from calltape_analyzer.exporting.session.budget import Budget
+from calltape_analyzer.exporting.session.budget import Budget, time_limit
 from calltape_analyzer.programs.reasons import TimeUp
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model, t
+
+pytestmark = pytest.mark.timeout(300, method="thread")  # the other method uses the alarm itself
 
 
 class Clock:
@@ -25,6 +30,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def thread_time(self) -> float:
+        return 0.0
 
     def hear(self, text: str) -> None:
         self.lines.append(text)
@@ -137,3 +145,49 @@ def test_a_limit_is_never_none() -> None:
     assert Budget(1.0).within(0.5) == 0.5
     assert 0 < Budget(1e-9).within(60) < 0.01
     assert Budget().within(60) == 60
+
+
+def _work(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_the_clock_interrupts_what_waits() -> None:
+    with pytest.raises(TimeoutError, match="not done after 0 s, and"), time_limit(0.1, 60):
+        time.sleep(20)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_processor_time_interrupts_what_works() -> None:
+    with pytest.raises(TimeoutError, match="of processor time"), time_limit(600, 0.1):
+        _work(20)
+
+
+def test_what_waits_takes_no_processor_time() -> None:
+    with time_limit(600, 0.2):
+        time.sleep(0.7)
+        done = True
+    assert done
+
+
+def test_what_is_done_in_time_is_left_alone() -> None:
+    with time_limit(60, 60):
+        _work(0.05)
+    with pytest.raises(KeyError), time_limit(60):
+        raise KeyError
+
+
+def test_another_thread_has_no_limit() -> None:
+    ended = []
+
+    def work() -> None:
+        with time_limit(0.01, 0.01):
+            _work(0.1)
+        ended.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert ended == [True]

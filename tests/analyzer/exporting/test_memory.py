@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer.exporting.session import free_memory
-from calltape_analyzer.exporting.session.free_memory import half_of_free
-from calltape_analyzer.exporting.session.memory import measured
+from calltape_analyzer.exporting.session import sandbox
+from calltape_analyzer.exporting.session.observed_calls import measured
+from calltape_analyzer.exporting.session.sandbox import half_of_free
 
 
 def test_what_is_alive_at_once_is_counted_and_what_was_there_is_not() -> None:
@@ -50,8 +50,8 @@ def test_what_compiles_itself_is_run_too() -> None:
 def groups(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)
-    monkeypatch.setattr(free_memory, "_groups", lambda: [folder / "none", folder])
-    monkeypatch.setattr(free_memory, "_available", lambda: 1000)
+    monkeypatch.setattr(sandbox, "_groups", lambda: [folder / "none", folder])
+    monkeypatch.setattr(sandbox, "_available", lambda: 1000)
 
 
 STAT = "anon 5\ninactive_file 40\ntotal_inactive_file 40\n"

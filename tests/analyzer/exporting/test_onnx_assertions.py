@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calltape_analyzer import export, load_programs
-from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.onnx.assertions import checks_kept
 from calltape_analyzer.exporting.session.probing import Probing

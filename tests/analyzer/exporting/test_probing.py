@@ -13,11 +13,11 @@ from torch._subclasses import FakeTensor
 
 from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.session import probing, time_limit
-from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.exporting.session import probing
+from calltape_analyzer.exporting.session.budget import time_limit
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, export_with, taped
 
@@ -245,7 +245,7 @@ def test_a_run_that_takes_too_long_is_the_last(
                 raise TimeoutError("not done after 60 s")  # as the alarm would
             return x * 2
 
-    monkeypatch.setattr(probing, "time_limit", lambda _: time_limit.time_limit(1000))
+    monkeypatch.setattr(probing, "time_limit", lambda _: time_limit(1000))
     module = Slow()
     tape = taped(tmp_path, module, PLAIN)
     module.seen.clear()

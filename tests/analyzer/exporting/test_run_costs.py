@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensor
 
 from calltape_analyzer import Programs, export
 from calltape_analyzer.exporting.session import probing
-from calltape_analyzer.exporting.session.memory import measured
+from calltape_analyzer.exporting.session.observed_calls import measured
 from tests.analyzer.exported import call, taped
 
 pytestmark = pytest.mark.usefixtures("runs_here")

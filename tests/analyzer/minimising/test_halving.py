@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calltape_analyzer.minimising.checks import normalised
-from calltape_analyzer.minimising.halving import fewest, smallest_number, without_most
+from calltape_analyzer.minimising.search import fewest, smallest_number, without_most
 
 
 @pytest.mark.parametrize("wanted", [{0}, {499}, {77}, {3, 480}, {10, 11, 300}])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.arguments.samples import LiveCall
 from tests.analyzer.observed import Anything, Given, Optional, given, sorter_of, tape_of, zeros
 from tests.analyzer.observing.classes import (
     OD,

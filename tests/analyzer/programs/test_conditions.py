@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calltape_analyzer import ExportOptions, Programs, export
-from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.foreign_errors import (
     AssertionFailed,
     ErrorKind,
@@ -144,7 +144,7 @@ sizes = st.integers(0, 14)
 def test_conditions_say_what_running_says(cls: type[torch.nn.Module], m: int, n: int) -> None:
     programs = exported(cls)
     args, kwargs = tensors(m, n)
-    live = LiveCall(args, kwargs, programs._sorter)
+    live = LiveCall(args, kwargs, programs.sorter)
     for program in programs.values():
         agrees(program, live)
 
@@ -154,7 +154,7 @@ def test_recorded_sizes_are_accepted(cls: type[torch.nn.Module]) -> None:
     programs = exported(cls)
     for recorded in MODELS[cls][0]:
         args, kwargs = tensors(*recorded)
-        live = LiveCall(args, kwargs, programs._sorter)
+        live = LiveCall(args, kwargs, programs.sorter)
         assert any(agrees(program, live) for program in programs.values())
 
 
@@ -188,7 +188,7 @@ def test_conditions_on_ints_say_what_running_says(
     cls: type[torch.nn.Module], m: int, n: int
 ) -> None:
     programs = exported_with_ints(cls)
-    live = LiveCall((torch.randn(m), n), {}, programs._sorter)
+    live = LiveCall((torch.randn(m), n), {}, programs.sorter)
     for program in programs.values():
         agrees(program, live)
 

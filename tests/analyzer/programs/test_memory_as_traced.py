@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.programs.memory_as_traced import views_of
+from calltape_analyzer.programs.caller_objects import views_of
 
 
 def values(*shape: int) -> torch.Tensor:

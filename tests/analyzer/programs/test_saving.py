@@ -324,7 +324,7 @@ def test_a_save_that_is_killed_leaves_what_was_there(
     monkeypatch.setattr(
         "calltape_analyzer.programs.torch_model.load_exported_program", lambda *_, **__: 0
     )
-    old = Programs([next(iter(plain.values()))], plain._sorter)
+    old = Programs([next(iter(plain.values()))], plain.sorter)
     step = 0
     while True:
         saved = tmp_path / str(step) / "saved"

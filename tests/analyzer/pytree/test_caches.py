@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as torch_pytree
 
 from calltape_analyzer import Placeholder, Tape, open_tape, register_flattening_functions
-from calltape_analyzer.programs.returned_arguments import in_own_objects, returned_arguments
+from calltape_analyzer.programs.caller_objects import in_own_objects, returned_arguments
 from calltape_analyzer.pytree.caches import loaded_cache_classes, set_token_counters
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.description import describe_result

@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import open_tape, private_data, redact, replay
 from calltape_analyzer.testing import call, write_tape
-from calltape_analyzer.testing.updates import NewOutcomes
+from calltape_analyzer.testing.assertion import NewOutcomes
 
 
 class Checking(torch.nn.Module):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape, UsageError, replay
-from calltape_analyzer.comparison.time_bound import TimeBound
+from calltape_analyzer.comparison.judging import TimeBound
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import t
 

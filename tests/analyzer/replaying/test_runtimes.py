@@ -14,12 +14,12 @@ import torch
 from calltape_analyzer import Tape, TapeError, Tolerances, check, replay
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Rejection
-from calltape_analyzer.programs import runtimes
+from calltape_analyzer.programs import loading
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.loading import runtime_of
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.rejections import OtherCall, OutOfRange
-from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_model import TorchModel
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model, t
@@ -74,7 +74,7 @@ class AbacusModel(ExportedModel):
 @pytest.fixture
 def tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tape:
     # Before OnnxModel, which takes files of any name.
-    monkeypatch.setattr(runtimes, "RUNTIMES", [AbacusModel, *runtimes.RUNTIMES])
+    monkeypatch.setattr(loading, "RUNTIMES", [AbacusModel, *loading.RUNTIMES])
     calls = [call(t(n, 3), t(1, 3), times) for n, times in zip(SIZES, (2, 3, 1, 2), strict=True)]
     return taped(tmp_path, Scaling(), calls)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.nested_offsets import fit_offsets
-from calltape_analyzer.arguments.new_tensors import made_up_leaf
+from calltape_analyzer.arguments.new_tensors import fit_offsets, made_up_leaf
 from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import contiguous, on_device, place_together

@@ -3,16 +3,18 @@
 A tensor is resized by cyclic tiling of each axis, so that its values stay plausible: token ids stay
 in range, masks stay masks. Floats that are there again are moved a little, or a model that sorts or
 takes the largest would meet ties, which each runtime breaks in a way of its own. If a tensor has no
-element to tile, it is made up within the recorded range.
+element to tile, it is made up within the recorded range. The offsets of a nested tensor that do not
+fit its values are replaced by some that do: components of nearly equal length.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import (
     as_before,
@@ -22,14 +24,16 @@ from calltape_analyzer.pytree.memory import (
     place_of_leaf,
     relaid,
 )
-from calltape_analyzer.pytree.tensors import zeros
+from calltape_analyzer.pytree.tensors import check_offsets, is_row_of_indices, zeros
+from calltape_schema.objects import JAGGED_DIM
+from calltape_schema.tree import FieldsNode, ScalarNode, TensorNode
 
 if TYPE_CHECKING:
     import torch
 
     from calltape_schema.tree import Leaf
 
-__all__ = ["made_up", "made_up_leaf", "tiled"]
+__all__ = ["fit_offsets", "made_up", "made_up_leaf", "share_offsets", "tiled"]
 
 _LEAST_STEP = 2**-10
 """How far a float that is there again is moved, at most, as a part of it: more than two runtimes
@@ -150,3 +154,76 @@ def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
     factors[tuple(slice(min(a, b)) for a, b in zip(own, plain.shape, strict=True))] = 1
     moved = plain * factors.to(plain.device)
     return torch.where(plain == plain.round(), plain, moved)
+
+
+def fit_offsets(
+    nodes: Iterable[FieldsNode], tensors: list[Any] | dict[int, Any], scalars: Sequence[Any]
+) -> None:
+    """Replaces the offsets and lengths that do not fit the values beside them.
+
+    Args:
+        nodes: the nested tensors.
+        tensors: what the nodes refer to, by number; changed in place.
+        scalars: likewise.
+    """
+    import torch
+
+    for node in nodes:
+        parts = _leaves(node)
+        dim = _ragged_dimension(node, scalars)
+        if "values" not in parts or "offsets" not in parts or dim is None:
+            continue
+        values, offsets = tensors[parts["values"]], tensors[parts["offsets"]]
+        lengths = tensors[parts["lengths"]] if "lengths" in parts else None
+        rows = [offsets] if lengths is None else [offsets, lengths]
+        if not all(hasattr(part, "dim") for part in (values, *rows)):
+            continue  # a value that was not kept
+        if (
+            not 1 <= dim <= values.dim()
+            or not all(map(is_row_of_indices, rows))
+            or not len(offsets)
+        ):
+            continue  # no offsets fit
+        if not _fit(offsets, lengths, values.shape[dim - 1]):
+            ends = torch.arange(len(offsets)) * values.shape[dim - 1]
+            made = (ends // max(len(offsets) - 1, 1)).to(offsets)
+            tensors[parts["offsets"]] = made
+            if lengths is not None:
+                tensors[parts["lengths"]] = made.diff().to(lengths)
+
+
+def _fit(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> bool:
+    """Whether these belong to values of this size. Without lengths, components have no gaps."""
+    try:
+        check_offsets(offsets, lengths, size)
+    except ValueError:
+        return False
+    return lengths is not None or (int(offsets[0]) == 0 and int(offsets[-1]) == size)
+
+
+def share_offsets(layout: ArgumentLayout, tensors: dict[int, Any]) -> None:
+    """Makes offsets that were one tensor in the call one tensor again: two nested tensors have the
+    same ragged dimension only then.
+
+    Args:
+        layout: of a recorded call, or of a variant.
+        tensors: by their number in the layout; changed in place.
+    """
+    first: dict[int, int] = {}
+    for node in layout.nested:
+        for name, number in _leaves(node).items():
+            if name in ("offsets", "lengths") and number in tensors:
+                recorded = layout.tensors[number].number
+                tensors[number] = tensors[first.setdefault(recorded, number)]
+
+
+def _leaves(node: FieldsNode) -> Mapping[str, int]:
+    pairs = zip(node.fields, node.children, strict=True)
+    return {name: child.leaf for name, child in pairs if isinstance(child, TensorNode)}
+
+
+def _ragged_dimension(node: FieldsNode, scalars: Sequence[Any]) -> int | None:
+    for name, child in zip(node.fields, node.children, strict=True):
+        if name == JAGGED_DIM and isinstance(child, ScalarNode) and child.kind == "int":
+            return int(scalars[child.scalar])
+    return None

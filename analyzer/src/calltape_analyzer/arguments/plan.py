@@ -1,4 +1,11 @@
-"""How a variant is exported: its inputs, in which form, and how they become the model's call."""
+"""How a variant is exported: its inputs, in which form, and how they become the model's call.
+
+A program takes and returns built-in containers around tensors and ints: an argument of tensors,
+lists, tuples and dicts keeps its form, and an object of any other class (a cache, a dataclass)
+becomes the flat list of its leaves. Constants are left out. So a program needs no registered class
+to be called, saved or loaded, on any machine. A :class:`Template` makes the arguments of the model
+of a program's flat inputs, and the result of the model of a program's flat outputs.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +15,44 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_argument
+from calltape_analyzer.arguments.new_tensors import share_offsets
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.templates import Template, derived_tensors
 from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.observing.layout import ArgumentLayout, layout_of_value
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.pytree.caches import counted_size, is_same_size, source_of_derived
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.description import describe_result
+from calltape_analyzer.pytree.rebuilding import rebuild
 from calltape_analyzer.text import UniqueNames, unique
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_schema.tree import ScalarNode, TensorNode
+from calltape_schema.tree import (
+    ConstantNode,
+    DictNode,
+    FieldsNode,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    TensorNode,
+    children_of,
+)
 
-__all__ = ["Plan", "identifier"]
+__all__ = [
+    "FormLeaf",
+    "PlainForm",
+    "Plan",
+    "Template",
+    "as_call",
+    "as_passed",
+    "checked",
+    "derived_tensors",
+    "form_of_result",
+    "identifier",
+    "template_of_result",
+]
 
 _OTHER = re.compile("[^0-9A-Za-z]")
 
@@ -165,3 +196,279 @@ def identifier(text: str) -> str:
     """A Python identifier that reads like the text."""
     name = _OTHER.sub("_", text)
     return name if _is_parameter(name) else f"_{name}"
+
+
+@dataclass(frozen=True)
+class FormLeaf:
+    """A tensor or a number of a layout. ``index`` is its number among the layout's tensors, or
+    among its scalars. Only results have floats."""
+
+    kind: Literal["tensor", "int", "float"]
+    index: int
+
+    def read(self, value: Any) -> Any:
+        """What a runtime returned for it: a number may come as a tensor of one element."""
+        if self.kind == "tensor":
+            return value
+        return int(value) if self.kind == "int" else float(value)
+
+
+@dataclass(frozen=True)
+class PlainForm:
+    """A leaf, or a container of forms; ``keys`` are the keys of a dict."""
+
+    kind: Literal["leaf", "list", "tuple", "dict"]
+    leaf: FormLeaf | None = None
+    children: tuple[PlainForm, ...] = ()
+    keys: tuple[Any, ...] = ()
+
+    def leaves(self) -> Iterator[FormLeaf]:
+        """The leaves in flattening order."""
+        if self.leaf is not None:
+            yield self.leaf
+        for child in self.children:
+            yield from child.leaves()
+
+    def fill(self, value: Callable[[FormLeaf], Any]) -> Any:
+        """The form with a value for each leaf."""
+        if self.leaf is not None:
+            return value(self.leaf)
+        parts = [child.fill(value) for child in self.children]
+        if self.kind == "dict":
+            return dict(zip(self.keys, parts, strict=True))
+        return tuple(parts) if self.kind == "tuple" else parts
+
+    def read(self, value: Any) -> Iterator[tuple[FormLeaf, Any]]:
+        """The leaves of a value of this form, each with its part of the value."""
+        if self.leaf is not None:
+            yield self.leaf, value
+            return
+        items = [value[key] for key in self.keys] if self.kind == "dict" else value
+        for child, item in zip(self.children, items, strict=True):
+            yield from child.read(item)
+
+
+LeafOf = Callable[[Node], "FormLeaf | None"]
+
+
+def form_of_argument(node: Node, leaf_of: LeafOf) -> PlainForm | None:
+    """The form of an argument; None if it has no leaf, and so is a constant.
+
+    Args:
+        node: of a layout.
+        leaf_of: gives the leaf that a node is: a tensor, or an int that is an input.
+    """
+    found = _plain(node, leaf_of)
+    if found is not None:
+        return found
+    return _flat(node, leaf_of)
+
+
+def form_of_result(node: Node, leaf_of: LeafOf) -> PlainForm:
+    """The form of a result: a dataclass or named tuple is a dict of its fields, a cache the flat
+    list of its leaves."""
+    leaf = leaf_of(node)
+    if leaf is not None:
+        return PlainForm("leaf", leaf)
+    if isinstance(node, FieldsNode) and node.kind != "object":
+        return _dict(node.fields, node.children, leaf_of)
+    if isinstance(node, DictNode) and all(type(key) is str for key in node.keys):
+        return _dict(node.keys, node.children, leaf_of)
+    if isinstance(node, SequenceNode) and node.kind in ("list", "tuple"):
+        parts = [form_of_result(child, leaf_of) for child in node.children]
+        kept = tuple(part for part in parts if part.leaf or part.children)
+        return PlainForm("list" if node.kind == "list" else "tuple", children=kept)
+    return _flat(node, leaf_of) or PlainForm("tuple")
+
+
+def _dict(keys: Sequence[Any], children: Sequence[Node], leaf_of: LeafOf) -> PlainForm:
+    parts = [
+        (key, form_of_result(child, leaf_of)) for key, child in zip(keys, children, strict=True)
+    ]
+    kept = [(key, part) for key, part in parts if part.leaf or part.children]
+    return PlainForm("dict", children=tuple(p for _, p in kept), keys=tuple(k for k, _ in kept))
+
+
+def _plain(node: Node, leaf_of: LeafOf) -> PlainForm | None:
+    """The form of nested built-in containers that hold only leaves; None for anything else."""
+    leaf = leaf_of(node)
+    if leaf is not None:
+        return PlainForm("leaf", leaf)
+    is_list = isinstance(node, SequenceNode) and node.kind in ("list", "tuple")
+    is_dict = isinstance(node, DictNode) and all(type(key) is str for key in node.keys)
+    if not (is_list or is_dict) or getattr(node, "type", None) is not None:
+        return None
+    parts = [_plain(child, leaf_of) for child in children_of(node)]
+    children = tuple(part for part in parts if part is not None)
+    if len(children) != len(parts) or not children:
+        return None
+    if isinstance(node, DictNode):
+        return PlainForm("dict", children=children, keys=node.keys)
+    return PlainForm("list" if node.kind == "list" else "tuple", children=children)
+
+
+def _flat(node: Node, leaf_of: LeafOf) -> PlainForm | None:
+    leaves = tuple(PlainForm("leaf", leaf) for leaf in _leaves_of(node, leaf_of))
+    return PlainForm("list", children=leaves) if leaves else None
+
+
+def _leaves_of(node: Node, leaf_of: LeafOf) -> Iterator[FormLeaf]:
+    if isinstance(node, TensorNode | ScalarNode):
+        leaf = leaf_of(node)
+        if leaf is not None:
+            yield leaf
+    for child in children_of(node):
+        yield from _leaves_of(child, leaf_of)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A layout, with its constants.
+
+    Attributes:
+        layout: the tree.
+        scalars: the value of each scalar of the layout. The value of an int that is given to
+            :meth:`build` has no meaning.
+        counters: by number, the scalars that are the size of a tensor: (tensor, axis).
+        derived: by number, the tensors that follow from a scalar, with that scalar.
+    """
+
+    layout: ArgumentLayout
+    scalars: tuple[Any, ...]
+    counters: Mapping[int, tuple[int, int]]
+    derived: Mapping[int, int]
+
+    def build(
+        self,
+        tensors: Mapping[int, Any],
+        ints: Mapping[int, Any],
+        classes: ClassIndex,
+        device: str | None = None,
+    ) -> dict[str, Any]:
+        """The arguments by name.
+
+        Args:
+            tensors: by number, all tensors that are not derived.
+            ints: by number among the scalars, the ints that are given from outside (for the model's
+                own calls also texts and floats).
+            classes: the classes of objects.
+            device: replaces the devices among the arguments.
+        """
+        import torch
+
+        scalars = list(self.scalars)
+        for place, value in ints.items():
+            scalars[place] = value
+        for place, (tensor, axis) in self.counters.items():
+            scalars[place] = tensors[tensor].shape[axis]
+        made = dict(tensors)
+        for place, scalar in self.derived.items():
+            made[place] = torch.tensor(scalars[scalar], dtype=torch.long, device=device)
+        share_offsets(self.layout, made)
+        return {
+            name: rebuild(
+                node if device is None else _on_device(node, device),
+                made.__getitem__,
+                scalars,
+                classes,
+            )
+            for name, node in self.layout.nodes.items()
+        }
+
+
+def _on_device(node: Node, device: str) -> Node:
+    if isinstance(node, ConstantNode):
+        return node.model_copy(update={"name": device}) if node.kind == "device" else node
+    children = children_of(node)
+    if not children:
+        return node
+    made = tuple(_on_device(child, device) for child in children)
+    changed = any(a is not b for a, b in zip(made, children, strict=True))
+    return node.model_copy(update={"children": made}) if changed else node
+
+
+def derived_tensors(layout: ArgumentLayout) -> dict[int, int]:
+    """The tensors of a layout that follow from a scalar beside them, with that scalar."""
+    scalars = {(p.argument, p.path): i for i, p in enumerate(layout.scalars)}
+    found: dict[int, int] = {}
+    for i, place in enumerate(layout.tensors):
+        source = source_of_derived(place.path) if place.private else None
+        if source is not None and (place.argument, source) in scalars:
+            found[i] = scalars[place.argument, source]
+    return found
+
+
+def as_call(
+    arguments: Mapping[str, Any], signature: Signature
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by name as ``(args, kwargs)``: by keyword wherever the signature allows it.
+
+    Positional-only parameters, and parameters before members of ``*args``, go by position. There,
+    defaults are put back that the layout leaves out.
+    """
+    rest = dict(arguments)
+    known = frozenset(signature.names)
+    members = [name for name in rest if signature.is_of_variadic(name)]
+    leading = [p for p in signature.parameters if p.kind.startswith("POSITIONAL")]
+    needed = 0
+    for position, parameter in enumerate(leading):
+        is_only = parameter.kind == "POSITIONAL_ONLY" and parameter.name in rest
+        if is_only or members:
+            needed = position + 1
+    args = [rest.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
+    # Beyond what the signature knows, names are positions. Of a forward(self, *arg), some are both.
+    positions = [name for name in rest if name.startswith("arg_") and name not in known]
+    args += [rest.pop(name) for name in dict.fromkeys((*members, *positions))]
+    return tuple(args), rest
+
+
+def as_passed(
+    arguments: Mapping[str, Any], positional: int, signature: Signature
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by name as ``(args, kwargs)``, the leading ones by position as recorded."""
+    args, kwargs = as_call(arguments, signature)
+    names = list(arguments)[len(args) : positional]
+    if list(kwargs)[: len(names)] != names:
+        return args, kwargs
+    return (*args, *(kwargs.pop(name) for name in names)), kwargs
+
+
+def template_of_result(value: Any) -> tuple[Template, list[Any], dict[str, type]]:
+    """The result of a model as a template and its tensors.
+
+    Returns:
+        The template, the tensors by number, and the classes of its objects. An int that is symbolic
+        while tracing is an output of the program, unless it is the size of a tensor beside it.
+    """
+    described = describe_result(value)
+    layout = layout_of_value(described.node)
+    tensors = [described.tensors[place.number] for place in layout.tensors]
+    scalars = tuple(described.scalars[place.number] for place in layout.scalars)
+    counters = _counters(layout, tensors, scalars)
+    template = Template(layout, scalars, counters, derived_tensors(layout))
+    return template, tensors, described.classes
+
+
+def _counters(
+    layout: ArgumentLayout, tensors: Sequence[Any], scalars: Sequence[Any]
+) -> dict[int, tuple[int, int]]:
+    paths = {place.path: i for i, place in enumerate(layout.tensors)}
+    found: dict[int, tuple[int, int]] = {}
+    for i, place in enumerate(layout.scalars):
+        counted = counted_size(place.path)
+        if not place.is_int or place.owner is None or counted is None:
+            continue
+        beside, axis = counted
+        tensor = paths.get(beside)
+        if tensor is not None and tensors[tensor].dim() >= 2:
+            axis %= tensors[tensor].dim()
+            if is_same_size(scalars[i], tensors[tensor].shape[axis]):
+                found[i] = (tensor, axis)
+    return found
+
+
+def checked(arguments: Mapping[str, Any], signature: Signature) -> None:
+    """Raises InferenceError if an argument of a method contains a Placeholder."""
+    from calltape_analyzer.pytree.placeholder import check_rebuilt
+
+    check_rebuilt(arguments.items(), signature.may_lack)

@@ -1,30 +1,34 @@
-"""The values of a call, in the order of a layout: as they were recorded, or with other sizes.
+"""The values of a call, in the order of a layout: recorded, being passed, or with other sizes.
 
-In come a recorded call and a variant. Out goes a :class:`Sample`. Tensors whose values are not on
-the tape (a shapes-only recording) are made up within their recorded range.
+In come a call and a variant. Out goes a :class:`Sample`. Tensors whose values are not on the tape
+(a shapes-only recording) are made up within their recorded range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from calltape_analyzer.arguments.nested_offsets import fit_offsets
-from calltape_analyzer.arguments.new_tensors import made_up_leaf, tiled
+from calltape_analyzer.arguments.new_tensors import fit_offsets, made_up_leaf, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.limits import check_memory, memory_limit_of
-from calltape_analyzer.observing.groups import GroupKey
-from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.observing.groups import GroupKey, SortedCall
+from calltape_analyzer.observing.layout import LeafPath, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.pytree.description import describe_as_recorded
 from calltape_analyzer.pytree.memory import (
+    Place,
     contiguous,
     copies,
     is_apart,
+    place_of,
     place_together,
     relaid_together,
 )
@@ -32,10 +36,13 @@ from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import Completion, VariantFacts
+from calltape_schema.tree import Leaf, Node
 
 __all__ = [
+    "LiveCall",
     "Sample",
     "completed",
+    "facts_of_tensors",
     "in_variant",
     "nudged",
     "recorded_sample",
@@ -69,19 +76,19 @@ class Sample:
             TapeError: ``limit`` if that takes more memory than there is room for.
             InferenceError: torch cannot copy one.
         """
-        self._check_room([tuple(tensor.shape) for tensor in self.tensors])
+        self._check_room()
         return Sample(copies(self.tensors), [*self.scalars], self.room)
 
     def contiguous(self) -> Sample:
         """The same values in contiguous tensors. Contiguous tensors are not copied, so that
         nobody else may hold the sample. One object that is there twice stays one."""
-        self._check_room([tuple(tensor.shape) for tensor in self.tensors])
+        self._check_room()
         every = {id(t): t for t in self.tensors}
         made = {i: t if t.is_contiguous() else contiguous(t) for i, t in every.items()}
         return Sample([made[id(t)] for t in self.tensors], list(self.scalars), self.room)
 
-    def _check_room(self, shapes: Sequence[Sequence[int]]) -> None:
-        check_tensors(self.room, self.tensors, shapes)
+    def _check_room(self) -> None:
+        check_tensors(self.room, self.tensors, [tuple(one.shape) for one in self.tensors])
 
 
 def check_tensors(
@@ -302,3 +309,63 @@ def resized_row(variant: VariantFacts, row: int, values: Sequence[int]) -> SizeR
         assert dimension.axis is not None
         ints[counter.index] = shapes[dimension.index][dimension.axis]
     return SizeRow(tuple(tuple(shape) for shape in shapes), tuple(ints))
+
+
+class LiveCall:
+    """Arguments of a call that is being made, not read from a tape.
+
+    Attributes:
+        placed: the arguments as a sorted call.
+        sample: their values, in the order of its layout.
+    """
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], sorter: CallSorter
+    ) -> None:
+        described = describe_as_recorded((tuple(args), dict(kwargs)), sorter.module_names)
+        root: Node = described.node
+        tensors = described.tensors
+        context = Context.now((str(one.device) for one in tensors), sorter.asked)
+        layout = layout_of_inputs(
+            root, described.scalars, sorter.signature, sorter.renamed, context, sorter.ordered
+        )
+        leaves, objects = facts_of_tensors(tensors), list(map(id, tensors))
+        self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars, objects)
+        self.sample = Sample(
+            [tensors[place.number] for place in layout.tensors],
+            layout.scalars_of(described.scalars),
+        )
+
+
+def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
+    """The facts of live tensors by which calls are sorted, as a tape would have them."""
+    import torch
+
+    memories: dict[Any, list[int]] = {}
+    places: dict[int, Place] = {}
+    for i, tensor in enumerate(tensors):
+        if tensor.layout is torch.strided and tensor.device.type != "meta":
+            with suppress(RuntimeError, NotImplementedError):  # a subclass without memory
+                memory = tensor.device, tensor.untyped_storage()._cdata
+                places[i] = place_of(tensor)
+                memories.setdefault(memory, []).append(i)
+    shared: dict[int, tuple[int, int]] = {}
+    for number, members in enumerate(memories.values()):
+        if len(members) > 1:
+            begin = min(places[i].offset for i in members)
+            shared |= {i: (number, places[i].offset - begin) for i in members}
+    found: list[Leaf] = []
+    for i, tensor in enumerate(tensors):
+        storage, offset = shared.get(i, (None, 0))
+        is_plain = i not in places or tensor.is_contiguous()
+        found.append(
+            Leaf.model_construct(
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                shape=tuple(int(size) for size in tensor.shape),
+                layout=str(tensor.layout).removeprefix("torch."),
+                strides=None if is_plain else places[i].strides,
+                storage=storage,
+                offset=offset,
+            )
+        )
+    return found

@@ -172,7 +172,7 @@ def _check(
 
 def _check_duration(text: str | None) -> None:
     """Raises BadParameter for a text that is no duration."""
-    from calltape_analyzer.comparison.time_bound import TimeBound
+    from calltape_analyzer.comparison.judging import TimeBound
 
     try:
         TimeBound.of(text or "1s")

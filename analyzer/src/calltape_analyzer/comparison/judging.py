@@ -1,19 +1,20 @@
-"""Whether a call does what was recorded: one judge for whatever is run.
+"""Whether a call does what was recorded: one judge for whatever is run, and a report of every call.
 
 In come a call and a run of it that is prepared, so that the time which the target takes is not that
 of reading the tape. Out goes a verdict. What a call is judged by depends on what the tape has of
-it: an exception, values, or only dtypes and shapes.
+it: an exception, values, or only dtypes and shapes; and on how long it may take.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,33 +26,106 @@ from calltape_analyzer.comparison.comparing import (
     what_to_compare,
     without_value,
 )
-from calltape_analyzer.comparison.reports import ReportRow
-from calltape_analyzer.comparison.time_bound import RUNS, TimeBound
+from calltape_analyzer.comparison.reports import Report, ReportRow
 from calltape_analyzer.comparison.verdicts import (
     Against,
     ArgumentsUnmade,
     CallsKind,
     CallsUnmade,
+    CorruptedTape,
     Doubted,
     LeafDifference,
     NoOutputs,
     OtherException,
     PartsUncompared,
+    SlowCall,
     SomeCalls,
     Unsteady,
     Verdict,
     shown_path,
 )
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means, text_of
+from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.observing.traffic_counters import has_raised
+from calltape_analyzer.progress import watched
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.segment import Segment
+from calltape_schema.errors import OF_CALLS, TapeError
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import ModelError
 
-__all__ = ["Expect", "Judge", "Outcomes", "Run", "Runner", "failed", "judge", "was_interrupted"]
+__all__ = [
+    "Expect",
+    "Judge",
+    "Outcomes",
+    "Run",
+    "Runner",
+    "TimeBound",
+    "failed",
+    "judge",
+    "report_on",
+    "was_interrupted",
+]
+
+RUNS = 5
+"""A call that is too slow is run so many times, and its fastest run counts: the first one also
+allocates memory and chooses kernels, and other processes take their share."""
+
+_FORM = re.compile(
+    r"((?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?:e[-+]?\d{1,2})?) ?(us|ms|s|x)?", re.ASCII
+)
+_PER_SECOND = {"us": 1_000_000, "ms": 1000, "s": 1, None: 1}
+
+
+@dataclass(frozen=True)
+class TimeBound:
+    """A bound on the duration of calls.
+
+    Attributes:
+        seconds: that a call may take.
+        times: how many times its recorded duration a call may take, if ``seconds`` is None.
+    """
+
+    seconds: float | None = None
+    times: float = 1.0
+
+    @classmethod
+    def of(cls, given: float | str) -> TimeBound:
+        """The bound of seconds, or of a text: ``"50ms"``, ``"2s"``, ``"0.05"``, ``"3x"``.
+
+        Raises:
+            UsageError: it has another form.
+        """
+        if not isinstance(given, str):
+            if isinstance(given, bool) or not (0 < given < math.inf):
+                raise UsageError(f"{given!r} is not a duration", advice="pass seconds above 0")
+            return cls(float(given))
+        found = _FORM.fullmatch(given.strip())
+        if found is None or not float(found[1]):
+            advice = "write it like 50ms, 2s, 0.05, or 3x for three times the recorded duration"
+            raise UsageError(f"{given!r:.100} is not a duration", advice=advice)
+        if found[2] == "x":
+            return cls(times=float(found[1]))
+        return cls(float(found[1]) / _PER_SECOND[found[2]])
+
+    def of_call(self, call: Call) -> float | None:
+        """How many seconds a call may take; None if its duration was not measured."""
+        if self.seconds is not None:
+            return self.seconds
+        return None if call.duration is None else self.times * call.duration
+
+    def exceeded(self, call: Call, seconds: float, runs: int) -> SlowCall | None:
+        """What is wrong about a call that took so long, in the fastest of so many runs; None if
+        nothing is."""
+        most = self.of_call(call)
+        if most is None or seconds <= most:
+            return None
+        return SlowCall(seconds, runs, most, self.times if self.seconds is None else None)
+
 
 Expect = Literal["recorded", "success"]
 """What a call is to do: what it did when it was recorded, or to return."""
@@ -433,3 +507,71 @@ class Judge:
             yield CallsUnmade(self._untried, classes, reasons)
         if self._unsteady is not None:
             yield self._unsteady
+
+
+def report_on(
+    tape: CallSource, judge: Judge, progress: bool, failing: str | os.PathLike[str] | None
+) -> Report:
+    """The rows of all calls that have ended, and that the judge does not leave out.
+
+    Args:
+        tape: the calls.
+        judge: gives the row of a call.
+        progress: shows a progress bar on stderr.
+        failing: a path to which the calls are written whose rows are not ok, as a sealed tape; None
+            for none. Nothing is written if all are ok.
+    """
+    left_out: Counter[CallsKind] = Counter()
+    # Positions, not calls: a call holds its record once that was read.
+    calls, places = tape.calls, list[int]()
+    for call in calls:
+        kind = CallsKind.UNDER_WAY if call.under_way else judge.leaves_out(call)
+        left_out.update([kind] if kind else [])
+        places += [] if kind else [call.index]
+    rows: list[ReportRow] = []
+    for place in watched(places, progress):
+        call = calls[place]
+        address = tape.calls.address_of(call.ref)
+        rows.append(judge.row(call).model_copy(update={"address": address}))
+    report = Report(rows=rows)
+    pairs = zip(places, report.rows, strict=True)
+    wrong = [calls[place] for place, row in pairs if not row.ok]
+    if failing is not None and wrong:
+        left_out[CallsKind.UNWRITTEN] = _write_failing(tape.segments, wrong, failing)
+    report.notes += [SomeCalls(kind, count) for kind, count in left_out.items() if count]
+    report.notes += [CorruptedTape(len(tape.damage))] if tape.damage else []
+    report.notes += judge.notes()
+    return report
+
+
+def _write_failing(
+    segments: Sequence[Segment], calls: Sequence[Call], path: str | os.PathLike[str]
+) -> int:
+    """Writes the calls that failed to a new tape, whose history says so.
+
+    Returns:
+        How many of them are damaged, and not on it.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    from calltape_analyzer.writing.lineage import coverage_for, derived, numbering_of
+    from calltape_analyzer.writing.new_tape import NewTape
+
+    numbering, left_out, damaged = numbering_of(segments), Counter[bytes](), 0
+    for segment in segments:
+        left_out[segment.manifest.tape] += len(segment)
+    left_out.subtract(call.ref.tape for call in calls)
+    manifest = derived(
+        segments, "replay", {"failing": "yes"}, numbering=numbering, left_out=left_out
+    )
+    with NewTape(path, manifest, inputs=[segment.path for segment in segments]) as writer:
+        for call in calls:
+            try:
+                writer.copy(call, number=numbering.number_of(call.ref.tape, call.ref.number))
+            except TapeError as error:
+                if error.kind not in OF_CALLS:
+                    raise
+                damaged += 1
+        writer.seal(coverage_for(segments, writer.calls, left_out.total()))
+    return damaged

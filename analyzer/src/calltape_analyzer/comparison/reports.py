@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel, Field, computed_field
 
-from calltape_analyzer.comparison.json_values import JsonText
 from calltape_analyzer.comparison.verdicts import (
     Against,
     ArgumentsUnmade,
+    JsonText,
     NothingCompared,
     NotVerified,
     Unsteady,

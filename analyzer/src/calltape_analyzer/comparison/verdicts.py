@@ -1,27 +1,67 @@
 """What came of recorded calls, as facts: what differs, what could not be compared or tried, and
-what a reader of a report should know."""
+what a reader of a report should know.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, computed_field
 from typing_extensions import Self
 
-from calltape_analyzer.comparison.json_values import JsonFloat
 from calltape_analyzer.facts import Fact, Names, Note
 from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
 
 __all__ = [
-    "Against", "ArgumentsUnmade", "CallsKind", "CallsUnmade", "CorruptedTape", "Doubted",
-    "ElementDifference", "Incomparable", "LeafDifference", "NoOutputs", "NotVerified",
-    "NothingCompared", "OtherException", "OtherOutputs", "PartsUncompared",
-    "SlowCall", "SomeCalls", "Unsteady", "Verdict", "shown_path",
-]  # fmt: skip
+    "Against",
+    "ArgumentsUnmade",
+    "CallsKind",
+    "CallsUnmade",
+    "CorruptedTape",
+    "Doubted",
+    "ElementDifference",
+    "Incomparable",
+    "JsonFloat",
+    "JsonText",
+    "LeafDifference",
+    "NoOutputs",
+    "NotVerified",
+    "NothingCompared",
+    "OtherException",
+    "OtherOutputs",
+    "PartsUncompared",
+    "SlowCall",
+    "SomeCalls",
+    "Unsteady",
+    "Verdict",
+    "shown_path",
+]
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _encodable(text: object) -> object:
+    return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
+
+
+def _number(value: object) -> object:
+    return float(value) if value in ("inf", "-inf", "nan") and isinstance(value, str) else value
+
+
+JsonFloat = Annotated[float, BeforeValidator(_number), PlainSerializer(_finite, when_used="json")]
+"""A float that is text in JSON if it is not finite, because JSON has no such numbers."""
+JsonText = Annotated[
+    str, BeforeValidator(_encodable), PlainSerializer(_encodable, return_type=str, when_used="json")
+]
+"""Text with lone surrogates as escapes: names and messages may have them, and UTF-8 has none."""
+
 
 _MAX_PARTS = 5
 

@@ -19,12 +19,11 @@ from calltape_analyzer.exporting.session.budget import Budget, Progress
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import stopped_by
-from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.programs.torch_version import demand_torch
+from calltape_analyzer.programs.strategies import Attempt, Strategy
+from calltape_analyzer.programs.torch_model import demand_torch
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.selection import outside_words

@@ -16,22 +16,21 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     sizes_in_words,
+    sizing_of_batch,
+    sizings_for_tracing,
     sizings_of_batch,
     sizings_unseen,
 )
-from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
+from calltape_analyzer.exporting.inspection.facts_read import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
-from calltape_analyzer.exporting.session.restrictions import restrict
+from calltape_analyzer.exporting.session.budget import default_seconds, time_limit
+from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
-from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
+from calltape_analyzer.exporting.session.session import Outcome, Session
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.session.zero_sizes import try_zeros
-from calltape_analyzer.exporting.strategies.trace_options import Narrow, Way
-from calltape_analyzer.exporting.strategies.tracing import Traced
+from calltape_analyzer.exporting.strategies.tracing import Narrow, Traced, Way
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
 from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
@@ -42,13 +41,12 @@ from calltape_analyzer.model.calls import as_called
 from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
-from calltape_analyzer.programs.attempts import Attempt, Outcome
+from calltape_analyzer.programs.caller_objects import as_traced
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.memory_as_traced import as_traced
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfModel, stopped_by
-from calltape_analyzer.programs.strategies import Sampled, Strategy
+from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.session.call_sequences import why_lost
 from calltape_analyzer.facts import Note
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import MergeCost, MergeRejects
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfCall
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.merging import can_merge, merged
 from calltape_analyzer.variants.names import name_symbols

@@ -13,35 +13,37 @@ from typing import TYPE_CHECKING, Literal
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.inspection.asked_facts import asked_facts
-from calltape_analyzer.exporting.inspection.key_orders import key_orders_read
-from calltape_analyzer.exporting.inspection.own_tensors import OwnTensors, own_tensors
-from calltape_analyzer.exporting.inspection.python_draws import drawn_by_python
-from calltape_analyzer.exporting.inspection.sharing import sharing_unread
-from calltape_analyzer.exporting.inspection.strides import layouts_read
-from calltape_analyzer.exporting.inspection.untraceable import why_untraceable
+from calltape_analyzer.exporting.inspection.argument_layouts import key_orders_read, layouts_read
+from calltape_analyzer.exporting.inspection.facts_read import asked_facts
+from calltape_analyzer.exporting.inspection.shared_memory import (
+    OwnTensors,
+    own_tensors,
+    sharing_unread,
+)
+from calltape_analyzer.exporting.inspection.untraceable import drawn_by_python, why_untraceable
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
-from calltape_analyzer.exporting.session.same_model import (
+from calltape_analyzer.exporting.session.model_differences import (
     other_model,
     telling_calls,
     unlike_recorded,
 )
-from calltape_analyzer.exporting.strategies.int_values import int_value_parts, varying_ints
-from calltape_analyzer.exporting.strategies.tensor_values import tensor_value_parts
-from calltape_analyzer.exporting.strategies.text_values import (
+from calltape_analyzer.exporting.session.session import Outcome
+from calltape_analyzer.exporting.strategies.value_parts import (
     calls_by_value,
+    int_value_parts,
     part_of_value,
     serves_all_values,
+    tensor_value_parts,
+    varying_ints,
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
-from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.programs.variant_verdicts import (
     Lack,
     VariantVerdict,

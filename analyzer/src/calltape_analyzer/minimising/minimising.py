@@ -11,15 +11,15 @@ from typing import Any
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.minimising.checks import Check, CommandCheck, FunctionCheck
-from calltape_analyzer.minimising.fewer_parts import (
+from calltape_analyzer.minimising.reductions import (
     drop_arguments,
     drop_calls,
     drop_outcomes,
     drop_parts,
+    shrink_sizes,
+    simplify_values,
 )
 from calltape_analyzer.minimising.search import Search, TimeUpError
-from calltape_analyzer.minimising.simpler_values import simplify_values
-from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape

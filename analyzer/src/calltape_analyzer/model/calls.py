@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import Plan, as_call, checked
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.classes import ClassIndex

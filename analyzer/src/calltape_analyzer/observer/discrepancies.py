@@ -12,10 +12,10 @@ from calltape_analyzer.comparison.judging import Run, judge
 from calltape_analyzer.comparison.verdicts import Against, Verdict
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.input_matching import CallValue, match_inputs
 from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.replaying.model_values import CallValue, match_inputs
 
 __all__ = ["Feed", "PeerRun"]
 

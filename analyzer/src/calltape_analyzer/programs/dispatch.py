@@ -6,7 +6,7 @@ of every program.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from calltape_analyzer.arguments.samples import Sample, in_variant
@@ -15,13 +15,18 @@ from calltape_analyzer.facts import Fact, Rejection
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.rejections import LeftOut, NotExported, RunFailed, SharesMemory
-from calltape_analyzer.programs.unknown_classes import unknown_class_in
+from calltape_analyzer.programs.rejections import (
+    LeftOut,
+    NotExported,
+    RunFailed,
+    SharesMemory,
+    unknown_class_in,
+)
 from calltape_analyzer.pytree.description import has_module_keys
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.text import named
 
-__all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve"]
+__all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve", "taking_values"]
 
 CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
 """Who makes a call: somebody, now; the tape that was exported; or a tape of which nobody knows
@@ -61,6 +66,20 @@ def accepting_programs(
     return found, reasons
 
 
+def taking_values(
+    found: Sequence[Program], call: SortedCall, sample: Sample, reasons: dict[str, Rejection]
+) -> Iterator[tuple[Program, Sample]]:
+    """Those programs that take the values of a call as well, each with these in its own layout. Why
+    the others do not is added to ``reasons``."""
+    for program in found:
+        own = in_variant(program.variant, sample, call.key, call.row, program.device)
+        rejection = program.rejects_values(own)
+        if rejection is None:
+            yield program, own
+        else:
+            reasons[program.name] = rejection
+
+
 def serve(
     programs: Mapping[str, Program],
     call: SortedCall,
@@ -89,12 +108,7 @@ def serve(
         NoVariant: no program takes it; says why not.
     """
     found, reasons = accepting_programs(programs, call, ignored)
-    for program in found:
-        own = in_variant(program.variant, sample, call.key, call.row, program.device)
-        reason = program.rejects_values(own)
-        if reason is not None:
-            reasons[program.name] = reason
-            continue
+    for program, own in taking_values(found, call, sample, reasons):
         own = own.cloned() if clone else own
         try:
             return program, program.outputs(own)

@@ -32,7 +32,7 @@ class ConditionError(RuntimeError):
 
 
 class ExportedModel(ABC):
-    """A model in one runtime. A new runtime is a subclass, and a line in ``runtimes.py``.
+    """A model in one runtime. A new runtime is a subclass, and a line in ``loading.py``.
 
     Args:
         exported: the exporter's own object, or the path of its file.

@@ -1,17 +1,18 @@
-"""Programs from disk: all of them, or only what their manifest says."""
+"""Exported models from disk: one by its path, or the programs of a directory, or only what their
+manifest says.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.consistency import check_program
-from calltape_analyzer.programs.documents import program_parts, signature_of
 from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
 from calltape_analyzer.programs.manifest import (
     FileFacts,
@@ -20,14 +21,18 @@ from calltape_analyzer.programs.manifest import (
     read_manifest,
     within_manifest,
 )
+from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.runtimes import runtime_of
-from calltape_analyzer.programs.torch_version import demand_torch
+from calltape_analyzer.programs.saved_program import check_program, program_parts, signature_of
+from calltape_analyzer.programs.torch_model import TorchModel, demand_torch
 from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust, digest_of
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
-__all__ = ["declared_programs", "folder_of_programs", "load_programs"]
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["declared_programs", "folder_of_programs", "load_programs", "opened_model", "runtime_of"]
 
 
 def load_programs(
@@ -164,3 +169,39 @@ def _runtime(file: str) -> type[ExportedModel]:
     runtime = runtime_of(file)
     assert runtime is not None  # a manifest names files of known runtimes only
     return runtime
+
+
+RUNTIMES: list[type[ExportedModel]] = [TorchModel, OnnxModel]
+"""Asked in this order. The last one takes all files that no other takes."""
+
+
+def runtime_of(source: Any) -> type[ExportedModel] | None:
+    """The class for a path or an object; None if it is no exported model. Nothing is read."""
+    return next((runtime for runtime in RUNTIMES if runtime.takes(source)), None)
+
+
+@contextmanager
+def opened_model(
+    source: Any, tape: Tape, *, trusted: bool, to_run: bool
+) -> Iterator[ExportedModel | None]:
+    """The model of a path or an object while the ``with`` block runs; None if it is neither.
+
+    Args:
+        source: what somebody exported.
+        tape: the calls that it is for.
+        trusted: loads a ``.pt2``, which runs code of its author
+            (docs/decisions/reading-untrusted-tapes.md).
+        to_run: whether the model will be run.
+
+    Raises:
+        UsageError: a ``.pt2`` that is not trusted.
+        TapeError: ``not_found``, or ``invalid`` if it cannot be loaded.
+    """
+    if isinstance(source, str | os.PathLike) and not os.path.exists(source):
+        raise TapeError("not_found", "no such file", path=os.fspath(source))
+    runtime = runtime_of(source)
+    if runtime is None:
+        yield None
+        return
+    with runtime.opened(source, tape, trusted=trusted, to_run=to_run) as model:
+        yield model

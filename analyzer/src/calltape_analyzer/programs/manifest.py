@@ -1,7 +1,7 @@
 """``manifest.json``: what saved programs say of themselves, and which files belong to them.
 
 It may come from a stranger. Nothing in it is run. Its types and sizes are checked here before
-anything is made from it, and :mod:`consistency` checks that its parts agree.
+anything is made from it, and :mod:`saved_program` checks that its parts agree.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.groups import Shared, TensorFacts
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import conditions
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.programs.untrusted_files import read_regular
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.variants.facts import CounterIs, DimensionDecision, Fixed, Reason, Source

@@ -1,7 +1,13 @@
-"""An ONNX model in ONNX Runtime: torch tensors in, torch tensors out."""
+"""An ONNX model in ONNX Runtime: torch tensors in, torch tensors out.
+
+Besides its outputs, a model that calltape made says which assertions of its program hold, and which
+outputs are complex: ONNX Runtime has no complex tensors, and torch.onnx makes the real and the
+imaginary part a last dimension of two floats.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +18,10 @@ from typing import Any, NamedTuple
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.facts import Rejection
+from calltape_analyzer.foreign_errors import failed_text, says_where
 from calltape_analyzer.programs import rejections
-from calltape_analyzer.programs.complex_pairs import (
-    as_pairs,
-    complex_outputs,
-    from_pairs,
-    sizes_as_pairs,
-)
 from calltape_analyzer.programs.conditions import Sized
-from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.onnx_checks import CHECKS, demand
+from calltape_analyzer.programs.exported_model import ConditionError, ExportedModel
 from calltape_analyzer.programs.onnx_session import (
     NOT_OF_NUMPY,
     Feed,
@@ -38,7 +38,7 @@ from calltape_analyzer.programs.untrusted_files import (
 )
 from calltape_analyzer.writing.output_file import TemporaryFolder
 
-__all__ = ["OnnxModel"]
+__all__ = ["CHECKS", "COMPLEX_OUTPUTS", "OnnxModel"]
 
 _FILE = "model.onnx"
 _TYPES = ("ONNXProgram", "ModelProto", "InferenceSession")
@@ -310,3 +310,73 @@ def _to_torch(value: Any) -> Any:
         return torch.from_numpy(value.numpy().copy())
     # The tensor has the memory of the value, which the runtime does not write again.
     return dlpack.from_dlpack(value._ortvalue.to_dlpack())
+
+
+CHECKS = "calltape_checks"
+"""The name of the output, a boolean per assertion, and of the metadata that has their texts."""
+_MAX_TEXT = 300
+
+
+def demand(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
+    """Checks the output of a run.
+
+    Args:
+        holds: the output.
+        metadata: of the model. A file may be anybody's: its texts are shown, and cut.
+
+    Raises:
+        ConditionError: an assertion does not hold.
+    """
+    if all(holds):
+        return
+    try:
+        texts = json.loads(metadata.get(CHECKS, "[]"))
+    except ValueError:
+        texts = []
+    failed = [place for place, one in enumerate(holds) if not one]
+    known = [str(texts[i]) for i in failed if isinstance(texts, list) and i < len(texts)]
+    # Some assertions are there twice, and only one says where in the model it comes from.
+    known.sort(key=lambda text: not says_where(text))
+    text = known[0][:_MAX_TEXT] if known else f"number {failed[0]}"
+    raise ConditionError(failed_text(text))
+
+
+COMPLEX_OUTPUTS = "calltape_complex"
+"""The name of the metadata that lists the outputs that are complex in the program."""
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+def as_pairs(tensor: Any) -> Any:
+    """A tensor as the model takes it: a complex one with its parts as a last dimension."""
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def sizes_as_pairs(tensor: Sized) -> Sized:
+    """Dtype and sizes of :func:`as_pairs`."""
+    part = _PARTS.get(tensor.dtype)
+    return tensor if part is None else Sized(part, (*tensor.shape, 2))
+
+
+def complex_outputs(metadata: Mapping[str, str]) -> frozenset[str]:
+    """The names of the outputs that are complex in the program.
+
+    Args:
+        metadata: of the model. A file may be anybody's: other content names no output.
+    """
+    try:
+        names = json.loads(metadata.get(COMPLEX_OUTPUTS, "[]"))
+    except ValueError:
+        return frozenset()
+    if not isinstance(names, list):
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str))
+
+
+def from_pairs(tensor: Any) -> Any:
+    """A complex tensor of pairs of floats. Another tensor stays as it is."""
+    import torch
+
+    is_pairs = tensor.dtype in (torch.float32, torch.float64) and tensor.shape[-1:] == (2,)
+    return torch.view_as_complex(tensor.contiguous()) if is_pairs else tensor

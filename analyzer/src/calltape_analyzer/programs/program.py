@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
@@ -22,17 +20,16 @@ from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import difference_of
 from calltape_analyzer.programs import notes as kinds
 from calltape_analyzer.programs import rejections
-from calltape_analyzer.programs.conditions import Conditions, Sized
-from calltape_analyzer.programs.constant_values import rejects_constants
-from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.memory_as_traced import (
+from calltape_analyzer.programs.caller_objects import (
     as_traced,
     kept_layouts,
     memory_of,
     write_back,
 )
+from calltape_analyzer.programs.conditions import Conditions, Sized
+from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.rejections import rejects_constants, unknown_class_in
 from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.nodes import ABSENT, values_in

@@ -11,23 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.live_calls import LiveCall
-from calltape_analyzer.arguments.samples import in_variant
+from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.comparison.judging import Expect, Judge
-from calltape_analyzer.comparison.reporting import report_on
+from calltape_analyzer.comparison.judging import Expect, Judge, TimeBound, report_on
 from calltape_analyzer.comparison.reports import Report
-from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import Shown, Sketch
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
+from calltape_analyzer.programs.caller_objects import in_own_objects
+from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve, taking_values
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.returned_arguments import in_own_objects
+from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.programs.verification import ModelReference, ProgramsRunner
 from calltape_analyzer.text import variant_names
@@ -53,6 +50,7 @@ class Programs(Mapping[str, Program], Shown):
         told: notes and remarks about the export as a whole.
         verdicts: which new calls of each variant will be served.
         parts: programs of submodules that were exported as well, by the submodule's name.
+        sorter: lays calls out in the way in which the programs were made for them.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class Programs(Mapping[str, Program], Shown):
     ) -> None:
         self._programs = {program.name: program for program in programs}
         # A program that takes any int takes its default as well.
-        self._sorter = sorter.agreeing(one.variant.group.layout for one in programs)
+        self.sorter = sorter.agreeing(one.variant.group.layout for one in programs)
         self._reference = reference
         if reference is not None:
             for program in programs:
@@ -82,7 +80,7 @@ class Programs(Mapping[str, Program], Shown):
         self.told = tuple(told)
         self.verdicts = tuple(verdicts)
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
-        self.__signature__ = self._sorter.signature.as_python()
+        self.__signature__ = self.sorter.signature.as_python()
 
     def __getitem__(self, name: str) -> Program:
         return self._programs[name]
@@ -121,14 +119,14 @@ class Programs(Mapping[str, Program], Shown):
                 argument that :meth:`Tape.remove_inputs` left out, if it is not its default.
         """
         program, outputs = self._served(args, kwargs)
-        names = self._sorter.signature.name_at
+        names = self.sorter.signature.name_at
         given = {names(i): value for i, value in enumerate(args)} | kwargs
         return in_own_objects(program.value(outputs), program.returned, given)
 
     def _served(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Program, list[Any]]:
-        live = LiveCall(args, kwargs, self._sorter)
+        live = LiveCall(args, kwargs, self.sorter)
         return serve(self, live.placed, live.sample, missing=self.missing, clone=False)
 
     @contextmanager
@@ -162,15 +160,15 @@ class Programs(Mapping[str, Program], Shown):
                 )
             replaced.append((modules[name], "forward", programs))
         before = [vars(one).get(method, _ABSENT) for one, method, _ in replaced]
-        sorter = self._sorter
+        sorter = self.sorter
         try:
             for one, method, programs in replaced:
                 one.__dict__[method] = programs
             # Modules of it may be keys of dicts.
-            self._sorter = sorter.with_model(module)
+            self.sorter = sorter.with_model(module)
             yield
         finally:
-            self._sorter = sorter
+            self.sorter = sorter
             for (one, method, _), old in zip(replaced, before, strict=True):
                 if old is _ABSENT:
                     one.__dict__.pop(method, None)
@@ -199,7 +197,7 @@ class Programs(Mapping[str, Program], Shown):
         Raises:
             NoVariant: no program would; says why not.
         """
-        live = LiveCall(args, kwargs, self._sorter)
+        live = LiveCall(args, kwargs, self.sorter)
         found, reasons = accepting_programs(self, live.placed)
         if not found:
             raise no_variant(
@@ -215,15 +213,11 @@ class Programs(Mapping[str, Program], Shown):
         Raises:
             NoVariant: no program takes them; says why not.
         """
-        live = LiveCall(args, kwargs, self._sorter)
+        live = LiveCall(args, kwargs, self.sorter)
         placed = live.placed
         found, reasons = accepting_programs(self, placed)
-        for program in found:
-            own = in_variant(program.variant, live.sample, placed.key, placed.row, program.device)
-            rejection = program.rejects_values(own)
-            if rejection is None:
-                return program.name, program.model.named(program.inputs(own))
-            reasons[program.name] = rejection
+        for program, own in taking_values(found, placed, live.sample, reasons):
+            return program.name, program.model.named(program.inputs(own))
         raise no_variant("no program is for these arguments", self, placed, reasons, self.missing)
 
     def for_sizes(
@@ -321,7 +315,7 @@ class Programs(Mapping[str, Program], Shown):
         """
         runner = ProgramsRunner(
             self,
-            self._sorter,
+            self.sorter,
             tape,
             self.missing,
             self._reference,
@@ -339,11 +333,6 @@ class Programs(Mapping[str, Program], Shown):
         for note in (*told, *self.told):
             (report.remarks if note.is_remark else report.notes).append(note)
         return report
-
-    @property
-    def sorter(self) -> CallSorter:
-        """Lays calls out in the way in which the programs were made for them."""
-        return self._sorter
 
     def set_resource(self, resource: Any) -> None:
         """Holds a reference to what the programs need: the tapes that they are verified by."""
@@ -363,7 +352,7 @@ class Programs(Mapping[str, Program], Shown):
         """
         from calltape_analyzer.programs.saving import save
 
-        save(self, self._sorter, directory)
+        save(self, self.sorter, directory)
 
 
 def _outcome(program: Program) -> str:

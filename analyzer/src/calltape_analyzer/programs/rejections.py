@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from calltape_analyzer.facts import Fact, Names, Rejection
 from calltape_analyzer.foreign_errors import inputs_in, size_in
+from calltape_analyzer.observing.groups import Group, SortedCall
+from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.programs.notes import ServesOnly
+from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.tree import FieldsNode, Node, ScalarNode, children_of
+
+__all__ = ["PLACEHOLDER", "constants_of", "rejects_constants", "unknown_class_in"]
 
 Taker = Literal["model", "program"]
 
@@ -179,3 +187,61 @@ class FilledState(Rejection, code="filled_state"):
     """The call brings a cache that is filled, and the model takes none."""
 
     name: str
+
+
+def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
+    """The texts and floats of a call, by argument and path."""
+    every = zip(call.layout.others, call.constants, strict=True)
+    return {(place.argument, place.path): value for place, value in every}
+
+
+def rejects_constants(variant: VariantFacts, call: SortedCall) -> OtherValue | None:
+    """Why a program that is for one value is not for a call; None if it is."""
+    given = constants_of(call) if variant.held else {}
+    for i, value in variant.held.items():
+        place = variant.group.layout.scalars[i]
+        got = given.get((place.argument, place.path))
+        if repr(got) != repr(value):
+            shown, own = shown_constant(got), shown_constant(value)
+            return OtherValue(str(place), shown, own if own != shown else None)
+    return None
+
+
+PLACEHOLDER = name_of(Placeholder)
+
+
+def unknown_class_in(group: Group, placed: SortedCall, classes: ClassIndex) -> UnknownClass | None:
+    """The first argument that differs from a group's for this reason; None if none does.
+
+    Args:
+        group: of the program.
+        placed: the call.
+        classes: the classes that the program was loaded with.
+    """
+    theirs = dict(placed.layout.keys)
+    for name, key in group.layout.keys:
+        if name in placed.layout.nodes and theirs[name] != key:
+            node = placed.layout.nodes[name]
+            found = _type_name(node, placed)
+            if found is not None and classes.get(found) is None:
+                return UnknownClass(name, found, _is_placeholder(node))
+    return None
+
+
+def _type_name(root: Node, placed: SortedCall) -> str | None:
+    """The class that a placeholder in a tree stands for."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, FieldsNode) and _is_placeholder(node):
+            named = dict(zip(node.fields, node.children, strict=True)).get("type_name")
+            if isinstance(named, ScalarNode):
+                constants = zip(placed.layout.others, placed.constants, strict=True)
+                path = placed.layout.scalars[named.scalar]
+                return next((str(value) for place, value in constants if place == path), None)
+        waiting += children_of(node)
+    return None
+
+
+def _is_placeholder(node: Node) -> bool:
+    return isinstance(node, FieldsNode) and node.type == PLACEHOLDER

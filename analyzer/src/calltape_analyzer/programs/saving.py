@@ -19,8 +19,6 @@ from typing import NoReturn, Protocol
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.documents import document_of, signature_document
 from calltape_analyzer.programs.manifest import (
     MANIFEST,
     SHAPES,
@@ -31,6 +29,8 @@ from calltape_analyzer.programs.manifest import (
     read_manifest,
 )
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.saved_program import document_of, signature_document
+from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.programs.untrusted_files import digest_of
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.text import some_of

@@ -1,27 +1,63 @@
-"""A ``torch.export.ExportedProgram``, run and checked by the names of its inputs."""
+"""A ``torch.export.ExportedProgram``, run and checked by the names of its inputs, and saved.
+
+Before 2.12 a program that was verified can give wrong results with no word: it serves the other
+side of ``if mask.all()`` (2.9 to 2.11), or a size is wrong (2.6, 2.7). Recording, and reading
+tapes, need less.
+
+torch.export.save (2.15) has no ``math.floor``, ``math.ceil``, ``round`` and ``abs``, which a
+program has in its conditions on floats, and in numbers that it returns. It has what these are made
+of, and these are written instead.
+"""
 
 from __future__ import annotations
 
+import math
+import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Rejection
 from calltape_analyzer.model.calls import without_autocast
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.programs.untrusted_files import demand_trust, is_pt2, load_exported_program
 
 if TYPE_CHECKING:
+    from torch.fx import Graph, Node
     from typing_extensions import Self
 
     from calltape_analyzer.tape import Tape
 
-__all__ = ["TorchModel"]
+__all__ = ["NEEDED", "TorchModel", "demand_torch", "write_numbers"]
+
+NEEDED = (2, 12)
+"""What exports are tested with, and newer (docs/versions.md)."""
+
+
+def demand_torch() -> None:
+    """Rejects a torch that is too old for programs. Builds of one's own between two releases
+    (``2.12.0a0+git1234``) count as the release that they lead to.
+
+    Raises:
+        UsageError: it is too old; says what is installed, and what is needed.
+    """
+    import torch
+
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is not None and (int(found[1]), int(found[2])) < NEEDED:
+        needed = ".".join(map(str, NEEDED))
+        raise UsageError(
+            f"torch {torch.__version__} is installed, and exported programs need {needed} or "
+            "newer: with an older one they can give wrong results with no word",
+            advice=f"install torch {needed} or newer here, or export on another machine; "
+            "recording and reading tapes work with this one",
+        )
 
 
 class TorchModel(ExportedModel):
@@ -148,11 +184,89 @@ class TorchModel(ExportedModel):
         calls, which may be private."""
         import torch
 
-        from calltape_analyzer.programs.written_numbers import write_numbers
-
         write_numbers(self.exported.graph)
         inputs, self.exported._example_inputs = self.exported._example_inputs, None
         try:
             torch.export.save(self.exported, str(path))
         finally:
             self.exported._example_inputs = inputs
+
+
+def write_numbers(graph: Graph) -> None:
+    """Replaces in a graph what torch cannot write. Each number stays what it is."""
+    for node in list(graph.nodes):
+        made = _MADE_OF.get(node.target) if node.op == "call_function" else None
+        if made is None or any(one is not None for one in node.args[1:]) or node.kwargs:
+            continue  # round(x, 2) is correct to the last bit, which nothing else gives
+        with graph.inserting_before(node):
+            found = made(_Writing(graph), node.args[0])
+        # torch cannot read the bounds of what is rounded, if that is a symbol alone.
+        found.meta["val"] = node.target(1.0 * node.args[0].meta["val"])
+        node.replace_all_uses_with(found)
+        _note_values(graph, found)
+        graph.erase_node(node)
+        found.name = node.name  # it may be an output, which the program knows by its name
+
+
+def _note_values(graph: Graph, changed: Node) -> None:
+    """Lets what is computed from a number be known by the value that the number is known by now."""
+    from torch._ops import OpOverload
+
+    new = {changed}
+    for node in graph.nodes:
+        of_python = node.op == "call_function" and not isinstance(node.target, OpOverload)
+        if of_python and not new.isdisjoint(node.all_input_nodes):
+            new.add(node)
+            node.meta["val"] = node.target(*_values(node.args))
+
+
+def _values(args: Iterable[Any]) -> list[Any]:
+    from torch.fx import Node
+
+    return [one.meta["val"] if isinstance(one, Node) else one for one in args]
+
+
+class _Writing:
+    """Adds functions to a graph, at its insertion point."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        node = self._graph.call_function(function, args)
+        node.meta["val"] = function(*_values(args))
+        return node
+
+    def either(self, condition: Node, one: Any, other: Any) -> Node:
+        import torch
+
+        return self(torch.sym_ite, condition, one, other)  # type: ignore[no-any-return]
+
+
+def _floor(write: _Writing, x: Node) -> Node:
+    whole = write(math.trunc, x)
+    return write.either(write(operator.gt, whole, x), write(operator.sub, whole, 1), whole)
+
+
+def _ceil(write: _Writing, x: Node) -> Node:
+    whole = write(math.trunc, x)
+    return write.either(write(operator.lt, whole, x), write(operator.add, whole, 1), whole)
+
+
+def _round(write: _Writing, x: Node) -> Node:
+    """To the nearest int; to an even one if two are as near."""
+    below = _floor(write, x)
+    above = write(operator.add, below, 1)
+    even = write(operator.add, below, write(operator.mod, below, 2))
+    rest = write(operator.sub, x, below)  # exact
+    near = write.either(write(operator.gt, rest, 0.5), above, even)
+    return write.either(write(operator.lt, rest, 0.5), below, near)
+
+
+def _abs(write: _Writing, x: Node) -> Node:
+    return write.either(write(operator.lt, x, 0), write(operator.neg, x), x)
+
+
+_MADE_OF: dict[Any, Callable[[_Writing, Node], Node]] = {
+    math.floor: _floor, math.ceil: _ceil, round: _round, abs: _abs, operator.abs: _abs,
+}  # fmt: skip

@@ -16,6 +16,7 @@ from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     followed,
+    row_at,
     sizings_below,
     sizings_beyond,
     sizings_unseen,
@@ -158,7 +159,7 @@ def _verdict_on(
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     moved = [i for i in free if _may_move(wide, variant, i)]
     beside = _beside(variant)
-    taken = sum(takes(wide, variant, resized_row(variant, s.row, s.values)) for s in beside)
+    taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
     lacks_values = any(one.kind == "values" or one.variant.held for one in lacks)
     lacks_sizes = bool(rejected) or any(one.kind != "values" for one in lacks)
     numbers = list(dict.fromkeys([*floats, *_held_numbers(wide, variant)]))
@@ -175,7 +176,7 @@ def _verdict_on(
         elif limits:
             reason = limits[0]
         elif wide and len(moved) < len(free):
-            rejections = (_rejection(wide, variant, _row(variant, one)) for one in beside)
+            rejections = (_rejection(wide, variant, row_at(variant, one)) for one in beside)
             reason = next(filter(None, rejections), None)
     return VariantVerdict(
         variant=variant.name,
@@ -219,10 +220,6 @@ def _rejection(programs: Iterable[Program], variant: VariantFacts, row: SizeRow)
         if own is not None and (why := program.rejects(own)) is not None:
             return why
     return None
-
-
-def _row(variant: VariantFacts, sizing: Sizing) -> SizeRow:
-    return resized_row(variant, sizing.row, sizing.values)
 
 
 def _beside(variant: VariantFacts) -> list[Sizing]:

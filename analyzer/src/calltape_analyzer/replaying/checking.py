@@ -19,21 +19,20 @@ from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.input_matching import (
+from calltape_analyzer.programs.loading import declared_programs, opened_model
+from calltape_analyzer.programs.manifest import within_manifest
+from calltape_analyzer.programs.notes import NotCompared
+from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.untrusted_files import check_trusted
+from calltape_analyzer.pytree.caches import is_cache_argument
+from calltape_analyzer.pytree.nodes import ABSENT, Unknown, values_in
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.replaying.model_values import (
     CallValue,
     advice_for,
     match_inputs,
     values_of_layout,
 )
-from calltape_analyzer.programs.loading import declared_programs
-from calltape_analyzer.programs.manifest import within_manifest
-from calltape_analyzer.programs.notes import NotCompared
-from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.runtimes import opened_model
-from calltape_analyzer.programs.untrusted_files import check_trusted
-from calltape_analyzer.pytree.caches import is_cache_argument
-from calltape_analyzer.pytree.nodes import ABSENT, Unknown, values_in
-from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
 
 __all__ = ["check"]

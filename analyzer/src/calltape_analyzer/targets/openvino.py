@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.targets.given import variant_of
-from calltape_analyzer.targets.input_shapes import input_tensors
+from calltape_analyzer.targets.inputs import input_tensors, variant_of
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.variant_findings import DimensionFinding
 

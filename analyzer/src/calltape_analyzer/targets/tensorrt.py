@@ -15,11 +15,9 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.targets.given import variant_of
-from calltape_analyzer.targets.input_shapes import Shape, input_tensors, most_common_shapes
+from calltape_analyzer.targets.inputs import Shape, input_tensors, most_common_shapes, variant_of
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.variant_findings import TensorFinding
 
 __all__ = [
     "InputRange",
@@ -118,7 +116,11 @@ def optimization_profile(source: Tape | Variant, *, empty: bool = True) -> Optim
     """
     variant = variant_of(source)
     facts = variant.facts
-    inputs = [(i, found) for i, found in input_tensors(variant) if _is_dynamic(found)]
+    inputs = [
+        (i, found)
+        for i, found in input_tensors(variant)
+        if any(one.dynamic for one in found.dimensions)
+    ]
     sizes = [column for i, _ in inputs for column in facts.group.dimensions(i)]
     rows = facts.every if empty else _without_zeros(facts.every, sizes)
     if not len(rows):
@@ -146,10 +148,6 @@ def _without_zeros(rows: SizeTable, columns: Sequence[Column]) -> SizeTable:
     every = {rows.line(column): rows.values(column) for column in columns}
     wanted = [all(values) for values in zip(*every.values(), strict=True)]
     return rows.where(wanted) if columns else rows
-
-
-def _is_dynamic(found: TensorFinding) -> bool:
-    return any(dimension.dynamic for dimension in found.dimensions)
 
 
 def _bounds(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.targets.given import arguments_of_row, tensors_given, variant_of
+from calltape_analyzer.targets.inputs import arguments_of_row, tensors_given, variant_of
 from calltape_analyzer.variant import Variant
 
 if TYPE_CHECKING:

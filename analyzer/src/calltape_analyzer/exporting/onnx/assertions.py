@@ -17,7 +17,7 @@ from typing import Any
 
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError, reject_floats
 from calltape_analyzer.foreign_errors import says_not_negative
-from calltape_analyzer.programs.onnx_checks import CHECKS
+from calltape_analyzer.programs.onnx_model import CHECKS
 
 __all__ = ["check", "check_translation", "checks_kept", "join_checks"]
 

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from calltape_analyzer.arguments.forms import PlainForm
-from calltape_analyzer.arguments.plan import Plan, identifier
-from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.arguments.plan import PlainForm, Plan, Template, identifier
 from calltape_analyzer.exporting.onnx.assertions import checks_kept, join_checks
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx.storage_order import order_as_stored
@@ -20,9 +18,7 @@ from calltape_analyzer.exporting.onnx.untranslated import reject_draws, reject_u
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
 from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
-from calltape_analyzer.programs.complex_pairs import COMPLEX_OUTPUTS
-from calltape_analyzer.programs.onnx_checks import CHECKS
-from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.programs.onnx_model import CHECKS, COMPLEX_OUTPUTS, OnnxModel
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.facts import VariantFacts
 

@@ -29,10 +29,9 @@ from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.model.calls import detached, eager
 from calltape_analyzer.observing.traffic_counters import has_raised
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import StateNeeded
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.complete_inputs import has_made_up
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
-from calltape_analyzer.arguments.sizings import Sizing, sizings_of_one
+from calltape_analyzer.arguments.samples import Sample, resized, sample_in
+from calltape_analyzer.arguments.sizings import Sizing, row_at, sizings_of_one
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
@@ -160,7 +160,7 @@ class ModelRuns:
 
     def points_to_nothing(self, variant: VariantFacts, sizing: Sizing) -> str | None:
         """The argument whose values point into a size that would be 0; None if there is none."""
-        shapes = resized_row(variant, sizing.row, sizing.values).shapes
+        shapes = row_at(variant, sizing).shapes
         for number, rule in self._rules_of(variant).items():
             is_zero = rule.symbol is not None and sizing.values[rule.symbol] == 0
             if rule.needs_one and is_zero and 0 not in shapes[number]:

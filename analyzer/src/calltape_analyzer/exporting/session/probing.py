@@ -22,15 +22,15 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unrelated,
     sizings_unseen,
 )
-from calltape_analyzer.exporting.session.free_memory import half_of_free
+from calltape_analyzer.exporting.session.budget import time_limit
 from calltape_analyzer.exporting.session.run_costs import Cost, Imagine, RunCosts, variant_key
-from calltape_analyzer.exporting.session.time_limit import time_limit
+from calltape_analyzer.exporting.session.sandbox import half_of_free
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
@@ -228,7 +228,7 @@ class Probing:
     ) -> tuple[Any, Cost | None]:
         """What a function returns at some sizes, and what it costs if other runs are predicted from
         it."""
-        from calltape_analyzer.exporting.session.memory import measured
+        from calltape_analyzer.exporting.session.observed_calls import measured
 
         if sizing.resized and self.probe != "far":
             return function(), None
@@ -247,7 +247,7 @@ class Probing:
 
     def memory_of(self, function: Callable[[], Any]) -> int:
         """The bytes that the tensors of a run take at once."""
-        from calltape_analyzer.exporting.session.memory import measured
+        from calltape_analyzer.exporting.session.observed_calls import measured
 
         return measured(function, fused=self.fused).peak
 

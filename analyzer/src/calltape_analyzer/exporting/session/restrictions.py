@@ -1,29 +1,44 @@
-"""What a program is kept from: sizes at which it gave wrong values, and sizes like them.
+"""What a program is kept from: sizes at which it gave wrong values, sizes like them, and 0.
 
 In comes what came of recorded sizes and of others. If single sizes explain all that was wrong (a
 model does something else without rows, or for one row), these are excluded, and nothing else. Sizes
 beside them are run first: where a model does something else up to some size, or from one on, the
 sizes beside are wrong as well. What no few sizes explain leaves a program for the sizes that it
 reproduced.
+
+A batch of 0 is usual, and no trace is made with one. The model and the program are run at it, once
+per symbol, and the program takes it where it was seen to do what the model does. Outputs without
+elements have nothing but a dtype and a shape to compare, which is said.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from calltape_analyzer.arguments.sizings import Sizing, followed, sizes_in_words, values_at
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    followed,
+    row_at,
+    sizes_in_words,
+    sizings_with_zero,
+    values_at,
+)
+from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.notes import Excluded, FailsAt, WhyNotOthers, WhyOnly
+from calltape_analyzer.exporting.session.unseen_runs import Ran, UnseenRuns
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.programs.notes import Excluded, FailsAt, TakesZero, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.variants.facts import Fixed, VariantFacts
+from calltape_analyzer.programs.reasons import Because, NotTried, PointsInto, RaisedType, Why
+from calltape_analyzer.programs.strategies import Attempt, Strategy
+from calltape_analyzer.variants.facts import Fixed, VariantFacts, ZeroSizes
 
-__all__ = ["restrict"]
+__all__ = ["restrict", "try_zeros"]
 
 _MAX_OF_A_SYMBOL = 2
 """A program that is wrong at more sizes of a symbol is wrong at a range of them."""
@@ -244,3 +259,71 @@ def _exclude(program: Program, sizes: Sequence[_Size], is_unlike: bool) -> None:
             name(variant.symbols[size.symbol].columns[0]) for size in sizes if size.value == value
         ]
         program.told.append(Excluded(value, tuple(names), is_unlike))
+
+
+def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRuns) -> None:
+    """Runs a program at sizes of 0, and notes which it takes. The others it rejects.
+
+    Args:
+        program: serves recorded sizes, and others as well.
+        session: has the model.
+        seconds: how long it took to make the program.
+        runs: of the program.
+    """
+    if program.only is not None or session.probing.probe == "none":
+        return
+    until = time.perf_counter() + session.probing.patience(seconds)
+    taken: dict[frozenset[Column], Verdict] = {}
+    rejected: dict[frozenset[Column], Fact] = {}
+    for sizing in sizings_with_zero(program.variant):
+        row = row_at(program.variant, sizing)
+        columns = frozenset(program.variant.new_zeros(row))
+        if not columns or program.conditions_reject(row) is not None:
+            continue
+        left = session.budget.within(until - time.perf_counter())
+        if time.perf_counter() > until or session.budget.is_spent:
+            rejected[columns] = Because(Why.NO_TIME)
+            continue
+        reason = session.why_unrun(program.variant, sizing)
+        pointing = session.points_to_nothing(program.variant, sizing)
+        if pointing is not None:
+            reason = PointsInto(pointing)
+        if reason is not None:
+            rejected[columns] = NotTried(reason)
+            continue
+        ran = runs.at(sizing, min(left, session.probing.seconds))
+        why = _why_rejected(ran)
+        if why is not None:
+            rejected[columns] = why
+        elif ran.found is not None:
+            taken[columns] = ran.found
+    program.variant = replace(program.variant, zeros=ZeroSizes(frozenset(taken), rejected))
+    _note(program, taken)
+
+
+def _why_rejected(ran: Ran) -> Fact | None:
+    """Why a program is not known to do what the model does; None if it does. The reason is saved
+    with the program, and a message of the model may quote a call: only its type is kept."""
+    if ran.unrun is not None:
+        return NotTried(ran.unrun) if ran.is_late else ran.unrun
+    if ran.raised is not None:
+        return RaisedType(is_model=True, error=ran.raised.kind)
+    if not ran.is_finite:
+        return Because(Why.MODEL_NOT_FINITE)
+    if ran.died is not None:
+        return ran.died
+    if ran.failed is not None:
+        return RaisedType(is_model=False, error=ran.failed.kind)
+    if ran.found is None or not ran.found.agrees:
+        return Because(Why.OTHER_RESULT)
+    return None
+
+
+def _note(program: Program, taken: Mapping[frozenset[Column], Verdict]) -> None:
+    """Says which dimensions may be 0, and what that was seen by."""
+    name = program.variant.group.layout.column_name
+    for has_values in (True, False):
+        own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
+        if own:
+            names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
+            program.told.append(TakesZero(names, has_values))

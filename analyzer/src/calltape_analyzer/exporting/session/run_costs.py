@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from calltape_analyzer.arguments.sizings import Sizing, elements_at, values_at
-from calltape_analyzer.exporting.session.time_limit import time_limit
+from calltape_analyzer.exporting.session.budget import time_limit
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 

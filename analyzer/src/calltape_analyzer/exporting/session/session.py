@@ -2,52 +2,54 @@
 
 A program is good if it reproduces every recorded size, and better if it also agrees with the model
 at sizes that no call had. A program that returns wrong values at one of them serves only the sizes
-at which it was right (:mod:`calltape_analyzer.exporting.session.restrictions`).
+at which it was right (:mod:`calltape_analyzer.exporting.session.restrictions`). The best one and
+its attempt are an :class:`Outcome`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.live_calls import facts_of_tensors
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, resized_row, sample_in
+from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     is_between,
     is_part_way,
+    row_at,
     sizes_in_words,
     values_at,
 )
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.budget import Budget
+from calltape_analyzer.exporting.session.model_differences import other_model
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import ObservedCall
 from calltape_analyzer.exporting.session.probing import Probing
-from calltape_analyzer.exporting.session.same_model import other_model
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.observing.groups import layout_in_memory
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.notes import NotCompared, OtherModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import InState
+from calltape_analyzer.programs.strategies import Attempt, RowOutcome
 from calltape_analyzer.programs.verification import ProgramRun
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Session"]
+__all__ = ["Outcome", "Session"]
 
 _MAX_ROWS = 24
 
@@ -80,6 +82,44 @@ class Replayed(NamedTuple):
     def is_error(self) -> bool:
         """Whether the program did something wrong. To reject a call is not wrong."""
         return self.broke or (self.ran and not self.ok)
+
+
+@dataclass
+class Outcome:
+    """The best program for a variant, if there is one, and the attempt that made it."""
+
+    program: Program | None = None
+    attempt: Attempt | None = None
+
+    def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
+        """Greater is better. What counts first is how many of the sizes that still have no program
+        it reproduces: a better copy of another program is of no use. How many sizes were probed
+        depends on the time that there was, so that those count at which it failed.
+
+        Args:
+            wanted: the recorded sizes that have no program yet; None for all.
+        """
+        if self.program is None or self.attempt is None:
+            return (-1,)
+        found = self.attempt
+        unseen = (found.agreed > 0, found.agreed - found.probed, not found.by_values, found.agreed)
+        return (self.served(wanted), found.ok, found.reproduced, -found.wrong, *unseen)
+
+    def served(self, wanted: Collection[SizeRow] | None = None) -> int:
+        """How many of some recorded sizes were reproduced; of all by default."""
+        if self.program is None or self.attempt is None:
+            return 0
+        if wanted is None:
+            return self.attempt.reproduced
+        return sum(self.serves(row) for row in wanted)
+
+    def serves(self, row: SizeRow) -> bool:
+        """Whether a recorded size was reproduced. If there are very many sizes, not all are run,
+        and the conditions of the program decide about the others."""
+        if self.program is None or self.attempt is None:
+            return False
+        found = self.attempt.rows.get(row)
+        return found == "ok" if found is not None else self.program.rejects(row) is None
 
 
 @dataclass
@@ -308,7 +348,7 @@ class Session(ModelRuns):
         if reason is not None:
             attempt.untried.append(_untried(variant, sizing, reason))
             return
-        rejection = program.rejects(resized_row(variant, sizing.row, sizing.values))
+        rejection = program.rejects(row_at(variant, sizing))
         limit = self.budget.within(self.probing.seconds)
         ran = runs.at(sizing, limit, with_program=rejection is None)
         if ran.is_late:

@@ -16,7 +16,7 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.comparison.verdicts import Verdict
-from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
+from calltape_analyzer.exporting.session.model_differences import doubt_of
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.run_costs import Cost

@@ -1,8 +1,10 @@
-"""Whether a model reads how its arguments lie in memory: strides, and gaps.
+"""Whether a model reads how its arguments are laid out: strides, gaps, and the order of keys.
 
-In come variants. Recorded calls of each are run with the same values in other layouts. If that
-changes what the model returns, the layouts are conditions of its programs
-(``CallSorter.laid_out``). Nearly all models read none.
+In come variants. Recorded calls of each are run with the same values in other layouts, and with the
+keys of their dicts in the opposite order (``torch.cat(list(features.values()))``). If that changes
+what the model returns, the layouts are conditions of its programs (``CallSorter.laid_out``), and
+the order is a part of the structure (``CallSorter.ordered``): calls with another one are of other
+variants. Nearly all models read none.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
+from calltape_analyzer.exporting.session.model_differences import MAX_SINGLE, doubt_of, which_matter
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import LAYOUT
 from calltape_analyzer.observing.groups import CONTIGUOUS, GroupKey, layout_in_memory
+from calltape_analyzer.observing.layout import turned_around
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.pytree.memory import (
@@ -34,12 +37,10 @@ from calltape_analyzer.pytree.memory import (
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["layouts_read"]
+__all__ = ["key_orders_read", "layouts_read"]
 
 _MAX_VARIANTS = 12
 _MAX_ROWS = 64
-_MAX_SINGLE = 8
-"""So many tensors are tried one by one; of more, all count as read if one is."""
 _STEP = 2
 _MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
 """So many calls are searched for layouts, and so many combinations are run."""
@@ -79,7 +80,7 @@ def _read_in(runner: ModelRuns, variant: VariantFacts, others: Sequence[Call]) -
         probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(largest).first))
         found.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
     every = (_Probe.of(runner, variant, one) for one in others)
-    found.update(i for one in every if one is not None for i in one.read_as([_contiguous]))
+    found.update(i for one in every if one is not None for i in one.read_as([contiguous]))
     return [str(places[i]) for i in found]
 
 
@@ -190,7 +191,7 @@ class _Probe:
         # A model may compare two layouts: every second tensor is tried without the others.
         parts = [free, free[::2]] if len(free) > 1 else [free]
         read = [one for one in layouts if any(self.changes(one, part) for part in parts)]
-        if not read or len(free) == 1 or len(free) > _MAX_SINGLE:
+        if not read or len(free) == 1 or len(free) > MAX_SINGLE:
             return free if read else []
         single = [i for i in free if any(self.changes(layout, [i]) for layout in read)]
         return single or free  # several together, none alone
@@ -232,5 +233,42 @@ def _expanded(tensor: Any) -> Any:
     return tensor.narrow(axis, 0, 1).expand(tensor.shape)
 
 
-def _contiguous(tensor: Any) -> Any:
-    return contiguous(tensor)
+def key_orders_read(
+    runner: ModelRuns, variants: Sequence[VariantFacts], seconds: float
+) -> frozenset[str]:
+    """The paths of the dicts whose order of keys changes what the model returns, or whether it
+    raises.
+
+    Args:
+        runner: has the model.
+        variants: of which the first call is run, if it has a dict with several keys. Of very many
+            variants, the first ones.
+        seconds: how long the runs of one variant may take.
+    """
+    found: set[str] = set()
+    for variant in variants[:_MAX_VARIANTS]:
+        paths = [path for path in variant.group.layout.unordered if path not in found]
+        if paths:
+            ask = partial(_turned_in, runner, variant, paths)
+            found.update(runner.asked(ask, seconds, (variant.name, Question.KEY_ORDER)) or ())
+    return frozenset(found)
+
+
+def _turned_in(runner: ModelRuns, variant: VariantFacts, paths: Sequence[str]) -> list[str]:
+    try:
+        sample = sample_in(variant, runner.find(variant.rows.first), runner.sorter, runner.device)
+        plan = Plan.of(variant, sample, runner.sorter.signature)
+        expected = runner.eager(plan, sample)
+    except Exception:  # of any type: the export of the variant will say so
+        return []
+
+    def changes(some: Collection[str]) -> bool:
+        layout = turned_around(plan.template.layout, some)
+        turned = replace(plan, template=replace(plan.template, layout=layout))
+        try:
+            got = runner.eager(turned, sample)
+        except Exception:
+            return True
+        return runner.differ(expected, got)
+
+    return which_matter(paths, changes)

@@ -1,4 +1,4 @@
-"""Programs of models that read strides, and of those that do not, at calls of any layout."""
+"""Models that read strides, gaps, or the order of the keys of dicts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, Programs, export, load_programs, open_tape, replay
-from calltape_analyzer.errors import NoVariant
-from calltape_analyzer.programs.notes import NotAsked, Question, StridesRead
+from calltape_analyzer import (
+    ExportError,
+    NoVariant,
+    Programs,
+    export,
+    load_programs,
+    open_tape,
+    replay,
+)
+from calltape_analyzer.programs.notes import KeyOrders, NotAsked, Question, StridesRead
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 
@@ -282,3 +289,65 @@ def test_memory_between_and_beyond_elements_is_on_no_tape(
     if isinstance(model, Beyond):
         (row,) = replay(tape, model).rows
         assert "the memory between and beyond its elements is on no tape" in str(row.error)
+
+
+class Concatenates(torch.nn.Module):
+    def forward(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.cat(list(features.values()), -1)
+
+
+class Adds(torch.nn.Module):
+    def forward(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        return sum(features.values(), torch.zeros(1))
+
+
+class Keywords(torch.nn.Module):
+    def forward(self, **features: torch.Tensor) -> torch.Tensor:
+        return torch.cat(list(features.values()), -1)
+
+
+def features(n: int, names: str = "ba") -> dict[str, torch.Tensor]:
+    made = {name: torch.randn(n, 3) for name in sorted(names)}
+    return {name: made[name] for name in names}
+
+
+def same(programs: Any, model: Any, given: dict[str, torch.Tensor]) -> bool:
+    return torch.equal(programs(dict(given)), model(dict(given)))
+
+
+def test_another_order_is_rejected_where_the_model_reads_it(tmp_path: Path) -> None:
+    model = Concatenates()
+    programs = export(taped(tmp_path, model, [call(features(n)) for n in (2, 4)]), model)
+    assert same(programs, model, features(5))
+    with pytest.raises(NoVariant, match="features has its keys in another order"):
+        programs(features(5, "ab"))
+    assert KeyOrders(("features",)) in programs.notes
+
+
+def test_each_recorded_order_has_a_program(tmp_path: Path) -> None:
+    model = Concatenates()
+    calls = [call(features(n, names)) for names in ("ab", "ba") for n in (2, 4)]
+    programs = export(taped(tmp_path, model, calls), model)
+    assert len(programs) == 2
+    assert same(programs, model, features(5, "ab"))
+    assert same(programs, model, features(5, "ba"))
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert same(loaded, model, features(6, "ba"))
+    assert same(loaded, model, features(6, "ab"))
+
+
+def test_any_order_will_do_where_the_model_does_not_read_it(tmp_path: Path) -> None:
+    model = Adds()
+    programs = export(taped(tmp_path, model, [call(features(n)) for n in (2, 4)]), model)
+    assert same(programs, model, features(5, "ab"))
+    assert same(programs, model, features(5, "ba"))
+
+
+def test_keyword_arguments_have_an_order_too(tmp_path: Path) -> None:
+    model = Keywords()
+    programs = export(taped(tmp_path, model, [call(**features(n)) for n in (2, 4)]), model)
+    given = features(5)
+    assert torch.equal(programs(**given), model(**given))
+    with pytest.raises(NoVariant, match="keyword arguments come in another order"):
+        programs(**features(5, "ab"))

@@ -1,23 +1,41 @@
-"""The tensors of a call as the trace of a program had them in memory.
+"""The arguments of a caller, and what a program gets and gives back in their place.
 
 A trace sees the strides of its inputs and may build on them (``contiguous()`` leaves nothing in the
 graph of a contiguous input), and a runtime may not look at strides at all. So a program gets
 contiguous tensors, unless the model reads a layout or tensors share memory: then they lie as the
 caller's do.
+
+A model that gets a cache updates that object, and its caller goes on with the same object. A
+program has no objects, only tensors. So a trace notes which arguments were returned, and a call
+through :class:`~calltape_analyzer.Programs` puts the new state into the caller's object and returns
+it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample, check_tensors
+from calltape_analyzer.pytree.caches import is_cache_value
+from calltape_analyzer.pytree.description import describe_as_recorded
 from calltape_analyzer.pytree.memory import contiguous, contiguous_strides, copies
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["as_traced", "kept_layouts", "memory_of", "views_of", "write_back"]
+__all__ = [
+    "as_traced",
+    "changed_arguments",
+    "in_own_objects",
+    "kept_layouts",
+    "memory_of",
+    "returned_arguments",
+    "tensor_ids",
+    "views_of",
+    "write_back",
+]
 
 
 def kept_layouts(variant: VariantFacts) -> frozenset[int]:
@@ -135,3 +153,85 @@ def _is_moved(sample: Sample, kept: Collection[int]) -> bool:
             begin = tensor.storage_offset() * tensor.dtype.itemsize
             begins[memory] = min(begins.get(memory, begin), begin)
     return any(begins.values())
+
+
+def returned_arguments(returned: Any, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Which items of a result are arguments: the name of the argument by key, field or position of
+    the item."""
+    return {
+        str(key): name
+        for key, value in _items(returned)
+        for name, argument in arguments.items()
+        if value is argument and _is_mutable(argument)
+    }
+
+
+def tensor_ids(arguments: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The identities of the tensors in each argument that a model can change."""
+    return {
+        name: [id(tensor) for tensor in describe_as_recorded(value).tensors]
+        for name, value in arguments.items()
+        if _is_mutable(value)
+    }
+
+
+def changed_arguments(
+    before: Mapping[str, list[int]], arguments: Mapping[str, Any], returned: Mapping[str, str]
+) -> list[str]:
+    """The arguments that hold other tensors than before, and are not returned."""
+    after = tensor_ids(arguments)
+    known = set(returned.values())
+    return [name for name, ids in before.items() if ids != after[name] and name not in known]
+
+
+def in_own_objects(value: Any, returned: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
+    """A result in which each returned argument is the caller's own object, with its new state.
+
+    Args:
+        value: what the program returned.
+        returned: as :func:`returned_arguments` gives it.
+        arguments: the caller's arguments, by name.
+    """
+    for key, made in list(_items(value)):
+        own = arguments.get(returned.get(str(key), ""))
+        if own is not None and type(own) is type(made) and _is_mutable(own):
+            _replace_state(own, made)
+            value = _with_item(value, key, own)
+    return value
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+
+
+def _is_mutable(value: Any) -> bool:
+    if isinstance(value, list | MutableMapping):
+        return True
+    return is_cache_value(value)
+
+
+def _replace_state(own: Any, made: Any) -> None:
+    if isinstance(own, list):
+        own[:] = made
+    elif isinstance(own, MutableMapping):
+        own.clear()
+        own.update(made)
+    else:
+        vars(own).clear()
+        vars(own).update(vars(made))
+
+
+def _with_item(value: Any, key: Any, item: Any) -> Any:
+    if isinstance(value, MutableMapping | list):
+        value[key] = item
+        return value
+    if isinstance(value, tuple):
+        items = [*value[:key], item, *value[key + 1 :]]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    object.__setattr__(value, key, item)
+    return value

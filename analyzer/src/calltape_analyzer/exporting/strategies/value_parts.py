@@ -1,15 +1,21 @@
-"""Texts and floats that vary from call to call, as constants of programs: a part of a variant for
-each value.
+"""A part of a variant for each value of an argument, as a constant of its program.
 
-``torch.export`` makes a constant of every text and float. Replay shows whether that matters: a
-program that reproduces calls with other values serves all of them; otherwise a program is for one
+Ints: a trace makes a symbol of one that varies, which is no ``int`` to ``isinstance``, and a model
+that asks takes another branch (rule 15 of docs/decisions/export-strategies.md). Small integer
+tensors: a model that reads one with Python (``for h, w in grid.tolist()``) can be traced only if
+its values are known.
+
+Texts and floats: ``torch.export`` makes a constant of every one. Replay shows whether that matters:
+a program that reproduces calls with other values serves all of them; otherwise a program is for one
 value, and a variant gets several. One value is no evidence about others: where the calls that a
 program serves have only one, it is run with values that other calls of the tape had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -17,21 +23,128 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.size_table import SizeRow
+from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.constant_values import constants_of
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import ConstantTexts
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.rejections import constants_of
+from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.variants.derivation import part_of
-from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 
-__all__ = ["ValueCalls", "calls_by_value", "part_of_value", "serves_all_values"]
+__all__ = [
+    "calls_by_value",
+    "int_value_parts",
+    "part_of_value",
+    "serves_all_values",
+    "tensor_value_parts",
+    "varying_ints",
+]
+
+
+def varying_ints(variant: VariantFacts) -> list[Column]:
+    """The ints that are inputs of a program of this variant."""
+    return [column for column in variant.dynamic() if column.is_int]
+
+
+def int_value_parts(variant: VariantFacts) -> Iterator[VariantFacts]:
+    """A variant for each combination of its ints, most calls first. The ints are constants of
+    it."""
+    columns = varying_ints(variant)
+    by_values: dict[tuple[int, ...], list[tuple[SizeRow, Seen]]] = defaultdict(list)
+    for row, seen in variant.rows.items():
+        by_values[tuple(value_in(row, column) for column in columns)].append((row, seen))
+    ordered = sorted(by_values.items(), key=lambda item: -sum(seen.calls for _, seen in item[1]))
+    layout = variant.group.layout
+    for values, own in ordered:
+        shown = [f"{layout.column_name(c)}={v}" for c, v in zip(columns, values, strict=True)]
+        held = replace(variant, dimensions=dict(variant.dimensions))
+        held.dimensions |= dict.fromkeys(columns, DimensionDecision(False, "constant"))
+        yield part_of(held, own, f"{variant.name}, {', '.join(shown)}")
+
+
+_MAX_TENSORS_TRIED = 4
+_MAX_SHOWN_VALUE = 60
+_MAX_ELEMENTS = 64
+
+
+def tensor_value_parts(
+    variant: VariantFacts, calls: Calls, sorter: CallSorter
+) -> Iterator[tuple[LeafPath, int, Iterator[VariantFacts]]]:
+    """The tensors whose values may have to be known, most promising first, each with the number of
+    its values, and a variant per value.
+
+    Args:
+        variant: could not be exported, because values are not known.
+        calls: of the tape.
+        sorter: lays them out.
+    """
+    for place in _small_integers(variant)[:_MAX_TENSORS_TRIED]:
+        where = variant.group.layout.tensors[place]
+        every = _by_value(variant, place, calls, sorter)
+        parts = (_part(variant, place, n, *found) for n, found in enumerate(every, 1))
+        yield where, len(every), parts
+
+
+def _part(
+    variant: VariantFacts, place: int, number: int, value: Any, firsts: dict[SizeRow, CallRef]
+) -> VariantFacts:
+    shown = str(value.tolist())
+    # Different values have different names: a value that is too long to be one gets a number.
+    is_short = len(shown) <= _MAX_SHOWN_VALUE
+    where = variant.group.layout.tensors[place]
+    name = f"{variant.name}, {where}{f'={shown}' if is_short else f' of value {number}'}"
+    # The first call of a row may have had another value.
+    rows = [
+        (row, seen._replace(first=firsts[row]))
+        for row, seen in variant.rows.items()
+        if row in firsts
+    ]
+    part = part_of(variant, rows, name)
+    part.frozen = {place: value}
+    return part
+
+
+def _by_value(
+    variant: VariantFacts, place: int, calls: Calls, sorter: CallSorter
+) -> list[tuple[Any, dict[SizeRow, CallRef]]]:
+    """The values of a tensor, each with the rows of its calls and their first call. A variant may
+    have some of the rows of its group."""
+    own = {row for row, _ in variant.rows.items()}
+    found: dict[str, tuple[Any, dict[SizeRow, CallRef]]] = {}
+    for call in calls:
+        if has_raised(call):
+            continue
+        placed = sorter.sorted(call.record.inputs)
+        if not variant.group.key.takes(placed.key) or placed.row not in own:
+            continue
+        value = sample_in(variant, call, sorter).tensors[place]
+        _, rows = found.setdefault(repr(value.tolist()), (value, {}))
+        rows.setdefault(placed.row, call.ref)
+    return list(found.values())
+
+
+def _small_integers(variant: VariantFacts) -> list[int]:
+    """The integer tensors that could be constants, smallest first. Token ids never are."""
+    shapes = variant.rows.row(0).shapes
+    found = [
+        i
+        for i, (place, facts) in enumerate(
+            zip(variant.group.layout.tensors, variant.group.facts, strict=True)
+        )
+        if facts.dtype in ("int64", "int32")
+        and math.prod(shapes[i]) <= _MAX_ELEMENTS
+        and not place.argument.endswith(("input_ids", "_mask", "labels", "position_ids"))
+    ]
+    return sorted(found, key=lambda i: math.prod(shapes[i]))
+
 
 _MAX_KNOWN = 1024
 _MAX_TRIED = 8

@@ -1,20 +1,32 @@
-"""What targets are given: the variant that is meant, and arguments in the terms of its findings.
+"""What targets are given: the variant that is meant, its arguments, and the recorded sizes of its
+tensors.
 
-In come a `Tape` or a `Variant`, and arguments of a call. Out go the one variant, and tensors in the
-order of its findings.
+In come a `Tape` or a `Variant`, and arguments of a call. Out go the one variant, tensors in the
+order of its findings, and for engines that want a range and one typical size of each, the sizes
+that most calls had.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants.variant_findings import TensorFinding
 
-__all__ = ["arguments_of_row", "tensors_given", "variant_of"]
+__all__ = [
+    "Shape",
+    "arguments_of_row",
+    "input_tensors",
+    "most_common_shapes",
+    "tensors_given",
+    "variant_of",
+]
 
 _MAX_NAMED = 8
 
@@ -48,7 +60,7 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
     Raises:
         UsageError: the variant does not take these arguments.
     """
-    from calltape_analyzer.arguments.live_calls import LiveCall
+    from calltape_analyzer.arguments.samples import LiveCall
 
     live = LiveCall(tuple(args), kwargs, variant._sorter)
     if variant.facts.group.key.takes(live.placed.key):
@@ -77,9 +89,8 @@ def arguments_of_row(
     Raises:
         InferenceError: an argument holds an object of a class that is not known here.
     """
-    from calltape_analyzer.arguments.plan import Plan
+    from calltape_analyzer.arguments.plan import Plan, as_passed, checked
     from calltape_analyzer.arguments.samples import sample_in
-    from calltape_analyzer.arguments.templates import as_passed, checked
 
     facts, sorter, tape = variant.facts, variant._sorter, variant._tape
     sample = sample_in(facts, tape.calls.at(facts.rows.seen(row).first), sorter, device)
@@ -87,3 +98,42 @@ def arguments_of_row(
     arguments = plan.build(sample, tape.class_index, device)
     checked(arguments, plan.signature)
     return as_passed(arguments, facts.group.layout.positional, plan.signature)
+
+
+Shape = tuple[int, ...]
+
+_MAX_COMMON = 1024
+
+
+def input_tensors(variant: Variant) -> list[tuple[int, TensorFinding]]:
+    """The tensors that are inputs of a program, each with its place among all tensors of the
+    variant. Those that follow from an attribute beside them are none."""
+    from calltape_analyzer.arguments.plan import derived_tensors
+
+    derived = derived_tensors(variant.facts.group.layout)
+    return [(i, found) for i, found in enumerate(variant.findings.tensors) if i not in derived]
+
+
+def most_common_shapes(rows: SizeTable) -> tuple[Shape, ...]:
+    """The shapes of all tensors in the combination that most calls had, as it was recorded.
+
+    Of several equally common ones, as growing caches leave them, those without an empty tensor are
+    preferred, and of these the one in the middle by its number of elements. If they are
+    thousands, this is asked of some of them.
+
+    Args:
+        rows: the sizes of the calls, such as ``variant.facts.every``.
+    """
+    places = rows.most_common()
+    common = [rows.row(at).shapes for at in places[:: -(-len(places) // _MAX_COMMON)]]
+    fewest = min(map(_empty, common))
+    common = sorted((s for s in common if _empty(s) == fewest), key=lambda s: (_elements(s), s))
+    return common[(len(common) - 1) // 2]
+
+
+def _empty(shapes: Sequence[Shape]) -> int:
+    return sum(0 in shape for shape in shapes)
+
+
+def _elements(shapes: Sequence[Shape]) -> int:
+    return sum(math.prod(shape) for shape in shapes)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, Variant
-from calltape_analyzer.targets.given import arguments_of_row, tensors_given
+from calltape_analyzer.targets.inputs import arguments_of_row, tensors_given
 from tests.analyzer.targets.conftest import decoder_call
 
 

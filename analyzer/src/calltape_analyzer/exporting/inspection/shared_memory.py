@@ -1,33 +1,115 @@
-"""Whether it matters to a model that an argument is one of its own buffers, or a part of one: it
-compares them with ``is``, or writes to one and reads the other.
+"""Whether it matters to a model that arguments are one object, share memory, or are its own.
 
-In come variants. A call of each is run with a part of a buffer, and with a copy of that. If the
-model returns something else, its programs reject calls that share memory with it, and recorded
-calls are looked at: no tape says whose memory an argument was.
+In come variants. A recorded call of each is run with equal copies instead. If the model returns the
+same, and writes the same, the calls are of one variant with those whose arguments are apart
+(``CallSorter.unshared``): a loss called with ``labels=ids`` asks nothing of that.
+
+A model may also compare an argument with one of its buffers, with ``is``, or write to one and read
+the other. So a call of each is run with a part of a buffer, and with a copy of that. If the model
+returns something else, its programs reject calls that share memory with it, and recorded calls are
+looked at: no tape says whose memory an argument was.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
-from calltape_analyzer.comparison.comparing import compared, recorded_leaves
+from calltape_analyzer.comparison.comparing import compared, leaves_of, recorded_leaves
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
+from calltape_analyzer.exporting.session.model_differences import doubt_of, which_matter
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import may_fork
-from calltape_analyzer.pytree.memory import is_strided
+from calltape_analyzer.model.calls import detached, eager
+from calltape_analyzer.observing.groups import Shared
+from calltape_analyzer.pytree.memory import copies, is_strided
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["OwnTensors", "own_tensors"]
+__all__ = ["OwnTensors", "own_tensors", "sharing_unread"]
 
-_MAX_VARIANTS = 2
+_MAX_VARIANTS = 12
+
+_Names = tuple[str, str]
+
+
+def sharing_unread(
+    runner: ModelRuns, variants: Sequence[VariantFacts], seconds: float
+) -> frozenset[_Names]:
+    """The pairs of paths of tensors that share memory in some call, if a model returns the same for
+    copies.
+
+    Args:
+        runner: has the model.
+        variants: of which the first call is run, if arguments share memory there. Of very many
+            variants, the first ones; pairs of the others stay apart.
+        seconds: how long the runs of one variant may take.
+    """
+    unread: set[_Names] = set()
+    read: set[_Names] = set()
+    sharing = [variant for variant in variants if variant.group.key.shared]
+    for number, variant in enumerate(sharing):
+        pairs = variant.group.key.shared
+        names = [_names(variant, pair) for pair in pairs]
+        if number >= _MAX_VARIANTS:
+            read.update(names)
+            continue
+        found = runner.asked(partial(_read_in, runner, variant, pairs), seconds)
+        if found is None:
+            read.update(names)
+        else:
+            unread.update(names)
+            read.update(names[at] for at in found)
+    return frozenset(unread - read)
+
+
+def _names(variant: VariantFacts, pair: Shared) -> _Names:
+    places = variant.group.layout.tensors
+    return str(places[pair.one]), str(places[pair.other])
+
+
+def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) -> list[int]:
+    """The numbers of the pairs that matter to a call of a variant."""
+    every = list(range(len(pairs)))
+    try:
+        sample = sample_in(variant, runner.find(variant.rows.first), runner.sorter, runner.device)
+        plan = Plan.of(variant, sample, runner.sorter.signature)
+        expected = _run(runner, plan, sample)
+    except Exception:  # of any type: the export of the variant will say so
+        return every
+
+    def matters(some: Collection[int]) -> bool:
+        tensors = list(sample.tensors)
+        for at in some:
+            tensors[pairs[at].other] = copies([tensors[pairs[at].other]])[0]
+        try:
+            got = _run(runner, plan, replace(sample, tensors=tensors))
+        except Exception:
+            return True
+        return runner.differ(expected, got)
+
+    return which_matter(every, matters)
+
+
+def _run(runner: ModelRuns, plan: Plan, sample: Sample) -> dict[str, Any]:
+    """What the model returns, and what is in its arguments afterwards."""
+    from calltape_analyzer.model.state import apart_from
+
+    with runner.undisturbed():
+        given = sample.cloned()
+        value = eager(runner.entry, plan, given, runner.classes, runner.device)
+        found = apart_from(runner.module, detached(leaves_of(value)))
+    arguments = {f"argument {i}": one for i, one in enumerate(given.tensors)}
+    return {**found, **detached(arguments)}
+
+
+_MAX_OWN_VARIANTS = 2
 _MAX_PAIRS = 6
 """So many pairs of an argument and a buffer are tried."""
 _MAX_CALLS = 16
@@ -65,7 +147,7 @@ def own_tensors(runner: ModelRuns, variants: Sequence[VariantFacts], seconds: fl
     """
     found = OwnTensors({}, {})
     # What is in a buffer may be no value for the argument: a kernel may end the process.
-    for variant in variants[:_MAX_VARIANTS] if may_fork(runner.device) else ():
+    for variant in variants[:_MAX_OWN_VARIANTS] if may_fork(runner.device) else ():
         first = _Owning.of(runner, variant, runner.find(variant.rows.first))
         if first is None or not first.has_pairs:
             continue  # a process of its own takes as long as some runs

@@ -1,0 +1,184 @@
+"""What a difference of results proves: another model, an argument that matters, or nothing.
+
+A call or two of each variant is run before anything else: other weights would otherwise look like a
+fault of each program, at each size. At sizes that no call had the values are made up, and the model
+may have no answer to them: it returns NaN, something else each time, or what the last digit of an
+input decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample, nudged, sample_in
+from calltape_analyzer.comparison.comparing import (
+    Tolerances,
+    compared,
+    has_values,
+    is_described,
+    recorded_leaves,
+)
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.programs.notes import OtherModel
+from calltape_analyzer.programs.reasons import Because, Why
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = [
+    "MAX_SINGLE",
+    "doubt_of",
+    "other_model",
+    "telling_calls",
+    "unlike_recorded",
+    "which_matter",
+]
+
+MAX_SINGLE = 8
+"""So many arguments are changed one by one; of more, all count if one does."""
+
+T = TypeVar("T")
+
+_MAX_VARIANTS = 64
+
+
+def unlike_recorded(
+    runner: ModelRuns, variants: Sequence[VariantFacts], *, watched: bool
+) -> dict[CallRef, Fact]:
+    """The calls, of those that were run, for which the model returns something else than was
+    recorded, and in what that differs. Calls of a model that draws random numbers, or that calls
+    change, are not judged.
+
+    Args:
+        runner: has the model.
+        variants: of each, :func:`telling_calls` are run.
+        watched: whether it is noted what the model asks (:meth:`ModelRuns.observed`).
+    """
+    found: dict[CallRef, Fact] = {}
+    for variant in variants[:_MAX_VARIANTS]:
+        for ref in telling_calls(variant):
+            difference = _difference(runner, variant, ref, watched=watched)
+            if difference is not None:
+                found[ref] = difference
+    return {} if runner.state else found
+
+
+def other_model(
+    found: Mapping[CallRef, Fact], outside: Sequence[str] = (), asked: Sequence[str] = ()
+) -> OtherModel:
+    """What is unlike, as a note.
+
+    Args:
+        found: the calls, as of :func:`unlike_recorded`.
+        outside: the modes that the recording had around the model.
+        asked: what the model's code asks of its caller.
+    """
+    calls = tuple(f"{ref.number}" for ref in found)
+    return OtherModel(calls, next(iter(found.values())), tuple(outside), tuple(asked))
+
+
+def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
+    """The calls of a variant that are run: the first of the first and of the last size."""
+    rows = variant.rows.items()
+    yield from dict.fromkeys(seen.first for _, seen in (rows[0], rows[-1]))
+
+
+def _difference(
+    runner: ModelRuns, variant: VariantFacts, ref: CallRef, *, watched: bool
+) -> Fact | None:
+    """In what the model differs from the tape; None if it does not, or nobody knows."""
+    call = runner.find(ref)
+    seen = runner.observed(variant, ref).leaves if watched else None
+    outputs = call.record.outputs
+    leaves = (*call.record.inputs.facts(), *(outputs.facts() if outputs is not None else ()))
+    if outputs is None or not all(leaf.key for leaf in leaves):
+        return None
+    expected = recorded_leaves(call)
+    if expected is None or not is_described(expected) or not has_values(expected):
+        return None
+    try:
+        sample = sample_in(variant, call, runner.sorter, runner.device)
+        plan = Plan.of(variant, sample, runner.sorter.signature)
+        got = seen if seen is not None else runner.eager(plan, sample)
+        if compared(expected, got, runner.tolerances).agrees or not is_described(got):
+            return None
+        is_random = runner.drawn(plan, sample) is not None
+    except Exception:  # of any type: the export of the variant will say so
+        return None
+    difference = compared(expected, got, runner.tolerances)
+    return None if is_random or not difference.compared else difference.error
+
+
+def which_matter(every: Sequence[T], matters: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Those of some changes of which each alone makes the model return something else; all of them
+    if only several together do, or if they are many."""
+    if not matters(every):
+        return []
+    if len(every) == 1 or len(every) > MAX_SINGLE:
+        return list(every)
+    return [one for one in every if matters([one])] or list(every)
+
+
+_ROUNDING = 16
+"""A program adds and fuses in another order than the model: its rounding may be off by so many
+times what one unit in the last place of all inputs makes of the model's results."""
+
+
+def doubt_of(
+    eager: Callable[..., Mapping[str, Any]],
+    sample: Sample,
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    tolerances: Tolerances,
+) -> Because | None:
+    """Why other results than those of the model prove nothing. None if they prove that the program
+    is wrong.
+
+    Args:
+        eager: gives the leaves of what the model returns for a sample; with ``seed``, from
+            another state of the generators of random numbers.
+        sample: the values that were tried.
+        expected: what the model returned.
+        got: what the program returned.
+        tolerances: how far results of a program may be off.
+    """
+    if any(map(_has_nan, expected.values())):
+        return Because(Why.MODEL_IS_NAN)
+    try:
+        again = eager(sample, seed=0)
+        if not compared(expected, again, tolerances).agrees:
+            return Because(Why.MODEL_VARIES)
+        near = eager(nudged(sample))
+    except Exception:  # models raise errors of any type
+        return Because(Why.MODEL_MAY_FAIL)
+    if _is_within(expected, got, near, tolerances):
+        return Because(Why.INEXACT)
+    return None
+
+
+def _has_nan(leaf: Any) -> bool:
+    is_inexact = getattr(leaf, "is_floating_point", bool)() or getattr(leaf, "is_complex", bool)()
+    return is_inexact and bool(leaf.isnan().any())
+
+
+def _is_within(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    near: Mapping[str, Any],
+    tolerances: Tolerances,
+) -> bool:
+    """Whether each result that differs does so by little more than the model's own does if its
+    inputs change in their last digit."""
+    if not expected.keys() == got.keys() == near.keys():
+        return False
+    for path, value in expected.items():
+        found = compared({path: value}, {path: got[path]}, tolerances)
+        if found.agrees:
+            continue
+        own = compared({path: value}, {path: near[path]}, tolerances)
+        if not found.max_abs <= _ROUNDING * own.max_abs < math.inf:
+            return False
+    return True
