@@ -216,9 +216,10 @@ class Budget:
         """Adds up what was spent since the last look. Out comes what is too much, once a second.
         Within a ``__del__`` nothing does: raised there, it would be lost."""
         try:
-            now, held, of_all = self._clock(), _held(), time.process_time()
+            now = self._clock()
         except OSError:  # its thread ended just now, and has no clock any more
             return None
+        held, of_all = _held(), time.process_time()
         if not is_importing(frame):
             self.spent += now - self._at
             # Nobody knows which thread has how much memory: it is that of the one that works most.

@@ -136,6 +136,8 @@ def _tell(
         symptoms = _symptoms(tape, is_read)
         private = private_data(tape) if is_read else None
         if json:
+            contexts = facts["contexts"].items()
+            facts["contexts"] = {one.words() or _DEFAULT: calls for one, calls in contexts}
             facts["findings"] = [one.model_dump() for one in symptoms]
             facts["private"] = None if private is None else private.model_dump()
             print_json(facts)
@@ -189,7 +191,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "source": tape.source,
         "calls": calls,
         "input_signatures": len(kept),
-        "contexts": {one.words() or _DEFAULT: n for one, n in _contexts(kept).items()},
+        "contexts": _contexts(kept),
         "errors": raised,
         "bytes": tape.nbytes,
         "tensor_bytes": sum(part.tensor_bytes for part in tape.segments),
@@ -282,7 +284,7 @@ def _print(
         ("target", "unknown" if target is None else f"{target.name} (seen by {target.via})"),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
-        ("contexts", _contexts_text(_contexts(kept))),
+        ("contexts", _contexts_text(facts["contexts"])),
         (
             "coverage",
             coverage_text(tape.coverage, since=since_text(tape, times)),

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from calltape_analyzer.exporting.session.budget import time_limit
 from calltape_analyzer.programs.reasons import End, Ended
 
-__all__ = ["AnswerError", "RunEndedError", "Sandbox", "half_of_free", "may_fork", "own_memory"]
+__all__ = ["AnswerError", "RunEndedError", "Sandbox", "half_of_free", "may_fork"]
 
 Say = Callable[[str], None]
 """Is told what a run does next."""
@@ -455,16 +455,6 @@ def half_of_free(device: str = "cpu") -> int:
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     known = [free for free in (_available(), _left_in_group()) if free is not None]
     return min(known, default=_UNKNOWN) // 2
-
-
-def own_memory(process: int) -> int:
-    """The bytes of memory that are a process's own, without mapped files; 0 if the system does not
-    tell."""
-    try:
-        _, pages, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
-        return (pages - shared) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):  # it has ended, or there is no /proc
-        return 0
 
 
 def _available() -> int | None:
