@@ -1,5 +1,5 @@
-"""What every test gets: the same random numbers each time, no CUDA test without a device, and no
-graphs or garbage of the files before it."""
+"""What every test gets: the same random numbers each time, no CUDA test without a device, no graphs
+or garbage of the files before it, and all the time that an export may want."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def _seed() -> None:
     # Not imported here: tests of the schema run without torch.
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which sizes an export tries does not depend on how fast this machine is just now."""
+    if "calltape_analyzer" in sys.modules:
+        from calltape_analyzer.exporting.session import probing
+
+        monkeypatch.setattr(probing, "MIN_PATIENCE", 600.0)
 
 
 @pytest.fixture(autouse=True, scope="module")

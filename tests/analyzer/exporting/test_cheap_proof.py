@@ -82,7 +82,7 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_far_probes_have_all_the_time() -> None:
     assert probing.Probing("far").patience(0.1) == float("inf")
-    assert probing.Probing("near").patience(60.0) == 20.0
+    assert probing.Probing("near").patience(6000.0) == 2000.0
 
 
 @pytest.mark.usefixtures("runs_here")

@@ -40,9 +40,11 @@ Probe = Literal["near", "far", "none"]
 
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
-_PATIENCE, _MIN_PATIENCE = 1 / 3, 1.0
+_PATIENCE = 1 / 3
 """Runs at sizes that no call had may take this part of the time that it took to make a program and
-to reproduce the recorded calls, or these seconds if that is more."""
+to reproduce the recorded calls."""
+MIN_PATIENCE = 1.0
+"""They may take these seconds in any case. Tests set it to much more."""
 _AT_ONCE = 2
 """What the model returned is in memory while the program runs."""
 _IN_A_PROBE = 2
@@ -123,7 +125,7 @@ class Probing:
         Args:
             seconds: how long the trace and the runs of recorded calls took.
         """
-        return math.inf if self.probe == "far" else max(seconds * _PATIENCE, _MIN_PATIENCE)
+        return math.inf if self.probe == "far" else max(seconds * _PATIENCE, MIN_PATIENCE)
 
     def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
         """Seconds that the model and a program will take together; 0 if no run was measured."""
