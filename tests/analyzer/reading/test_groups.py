@@ -98,7 +98,7 @@ def test_an_error_of_a_call_names_its_group(path: Path) -> None:
     for at in (5, COUNT - 1):
         with open_tape(path) as tape:
             call = tape.calls[at]
-            error = call.segment.located(TapeError("invalid", "x"), call.position)
+            error = call.segment.checks.located(TapeError("invalid", "x"), call.position)
         group = next(one for one in reversed(groups(path)) if int(one.name[8:16]) <= at)
         assert (error.member, error.offset, error.path) == (group.name, group.offset, str(path))
 

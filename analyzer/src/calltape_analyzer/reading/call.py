@@ -179,7 +179,7 @@ class Call(Shown):
         document = self.document()
         if document.get("at"):
             record = self.segment.reader.record_at(self.position)
-            blobs = [one.blob for one in self.segment.holders(record, _taken_keys(record))]
+            blobs = [one.blob for one in self.segment.checks.holders(record, _taken_keys(record))]
             facts = [None if one is None else [one.size, one.checksum] for one in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(document, document.get("blob"))
@@ -324,7 +324,7 @@ class Call(Shown):
             values = tree.scalars if scalars is None else scalars
             return rebuild(node, tensor, values, self._classes)
         except TapeError as error:
-            raise self.segment.located(error, self.position) from None
+            raise self.segment.checks.located(error, self.position) from None
 
     @bounded()
     def tensors(self, side: Side) -> dict[int, Any]:
@@ -362,7 +362,7 @@ class Call(Shown):
             if error.kind == "unsupported":
                 unknown = {"key": None, "missing": error.reason, "quantizer": None}
                 return valueless(facts.model_copy(update=unknown))
-            raise self.segment.located(error, self.position) from None
+            raise self.segment.checks.located(error, self.position) from None
 
     def _facts(self, side: Side, leaf: int) -> Leaf:
         """What the record says of a leaf.
@@ -375,7 +375,7 @@ class Call(Shown):
         if leaf >= len(facts):
             own = counted(len(facts), "tensor")
             reason = f"its record has {own}, and the end of the file announced more"
-            raise self.segment.located(TapeError("damaged", reason), self.position)
+            raise self.segment.checks.located(TapeError("damaged", reason), self.position)
         return facts[leaf]
 
     @bounded()
@@ -392,7 +392,7 @@ class Call(Shown):
         try:
             return self._bytes(facts)
         except TapeError as error:
-            raise self.segment.located(error, self.position) from None
+            raise self.segment.checks.located(error, self.position) from None
 
     def _tree(self, side: Side) -> Tree:
         tree = self.record.inputs if side == "inputs" else self.record.outputs
@@ -430,8 +430,8 @@ class Call(Shown):
         """
         record = self.record
         try:
-            self.segment.check_blob(self.position, record)
-            self.segment.check_holders(self.position, record, _taken_keys(record))
+            self.segment.checks.blob(self.position, record)
+            self.segment.checks.blobs(self.position, record, _taken_keys(record))
             self._check_sum()
             for leaf in _leaves_with_values(record) if entries else ():
                 try:
@@ -440,7 +440,7 @@ class Call(Shown):
                     if error.kind != "unsupported" or not later_dtypes:
                         raise
         except TapeError as error:
-            raise self.segment.reported(error, self.position) from None
+            raise self.segment.checks.reported(error, self.position) from None
 
     def _bytes(self, leaf: Leaf) -> bytearray:
         place = self._place(leaf)
@@ -455,7 +455,7 @@ class Call(Shown):
         """
         record = self.record
         if leaf.key is not None:
-            self.segment.check_value(self.position, record, leaf.key)
+            self.segment.checks.value(self.position, record, leaf.key)
         self._check_sum()
         return self.segment.reader.place(record, leaf)
 

@@ -12,12 +12,12 @@ from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from copy import copy
 from functools import cached_property
 
 from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
+from calltape_analyzer.reading.call_checks import CallChecks
 from calltape_analyzer.reading.call_ref import (
     CallRef,
     SeenInputs,
@@ -28,16 +28,14 @@ from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.blob import joined
-from calltape_schema.bounds import CHECKED_BYTES
 from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
-from calltape_schema.reader import Holder, TapeReader, TensorPlace
+from calltape_schema.reader import TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.sections import STORED, steps_of
-from calltape_schema.tar import END_MEMBER, Member, group_name
+from calltape_schema.tar import END_MEMBER
 
 __all__ = [
     "UNDER_WAY",
@@ -50,15 +48,6 @@ UNDER_WAY = "under way"
 UNDER_WAY_WORDS = "under way when the process died"
 
 _TRIES = 5
-
-# Flags of a call: its record was read; its blob was compared with the checksum, and is whole or
-# not; its damage is told, and is that of its record.
-_READ, _WHOLE, _BROKEN, _TOLD, _UNSOUND = 1, 2, 4, 8, 16
-
-
-def _steps_between(begin: int, end: int) -> range:
-    """The parts of a blob with a checksum each that have its bytes from ``begin`` to ``end``."""
-    return range(begin // CHECKED_BYTES, -(-end // CHECKED_BYTES))
 
 
 class Segment:
@@ -101,9 +90,7 @@ class Segment:
         self._table: InputsTable | None = None
         self._end: End | None = None
         self._wide = WideInts()
-        self._checked = bytearray()
-        self._later = set[int]()  # positions of records that need a later version
-        self._steps: dict[int, dict[int, bool]] = {}  # of large blobs, those that were compared
+        self._checks: CallChecks | None = None
         self._lock = threading.RLock()
         self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
@@ -227,7 +214,7 @@ class Segment:
                 raise error.at(path=self.path) from None
             if encode_manifest(self.manifest) != before:  # a NaN equals itself there
                 raise self._file.changed("it is another tape")
-            self._checked = bytearray(len(found))
+            self._checks = CallChecks(self._file, self.reader, found, self.damage)
             if self._order is None:
                 self._order = found.order
             self._table = found.table
@@ -271,6 +258,13 @@ class Segment:
             found = self._found
             assert found is not None
         return found
+
+    @property
+    def checks(self) -> CallChecks:
+        """What was compared of its calls; the file is scanned for them."""
+        self.scan()
+        assert self._checks is not None
+        return self._checks
 
     @property
     def unfinished(self) -> int:
@@ -446,7 +440,7 @@ class Segment:
         are still in the list of whoever counts the calls."""
         if not self.damaged:
             return self.order
-        return array("Q", (p for p in self.order if not self._checked[p] & _UNSOUND))
+        return array("Q", (p for p in self.order if not self.checks.is_unsound(p)))
 
     @bounded()
     def _expect_sound(self) -> None:
@@ -471,7 +465,7 @@ class Segment:
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
         if self.is_scanned:
-            self.order = array("Q", (p for p in self.order if not self._checked[p] & _TOLD))
+            self.order = array("Q", (p for p in self.order if not self.checks.is_damaged(p)))
 
     # --- inputs of many calls ----------------------------------------------------------------
 
@@ -601,7 +595,7 @@ class Segment:
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     offset, there = self._scan.place(at)
                     widen(spans, self.reader.group(offset).ranges_of(there))
-            unsound = any(flags & _UNSOUND for flags in self._checked)
+            unsound = self.checks.has_unsound
             has_all = len(self._order or ()) == len(self._scan)
             if has_all and self._table is not None and not (self._scan.damage or unsound):
                 by_key: dict[int, dict[int, tuple[int, int]]] = {}
@@ -620,13 +614,13 @@ class Segment:
     @property
     def damaged(self) -> int:
         """How many of its calls are known to be damaged, although their records are whole."""
-        return sum([flags >= _TOLD for flags in self._checked])
+        return 0 if self._checks is None else self._checks.damaged
 
     @property
     def later(self) -> set[int]:
         """The numbers of the calls whose records only a later version can read, as far as anybody
         asked for them."""
-        return {self._scan.numbers[position] for position in self._later}
+        return {self._scan.numbers[position] for position in self.checks.later}
 
     @property
     def later_in_groups(self) -> int:
@@ -637,7 +631,7 @@ class Segment:
     @property
     def records_read(self) -> int:
         """How many of its records were read so far, each compared with what the file says of it."""
-        return sum([flags & _READ for flags in self._checked])
+        return 0 if self._checks is None else self._checks.records_read
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -664,7 +658,7 @@ class Segment:
         """
         try:
             with self._worth.limits or nullcontext():
-                self._checked[position] |= _READ
+                self.checks.note_read(position)
                 record = self.reader.record_at(position)
                 checked_inputs(record.inputs)
                 self._wide.take(record.inputs.scalars)
@@ -672,11 +666,7 @@ class Segment:
                     record.outputs.spec()
                     self._wide.take(record.outputs.scalars)
         except TapeError as error:
-            if is_damage(error):
-                self._checked[position] |= _UNSOUND
-            if error.kind == "unsupported":
-                self._later.add(position)
-            raise self.reported(error, position) from None
+            raise self.checks.unsound(error, position) from None
         return record
 
     def bytes_of(self, place: TensorPlace) -> bytearray:
@@ -686,91 +676,6 @@ class Segment:
             for offset, size, known in place.parts
         ]
         return parts[0] if len(parts) == 1 else joined(parts, place.rows)
-
-    def check_blob(self, position: int, record: CallRecord | Holder) -> None:
-        """Compares a call's blob with its checksums. The bytes are read the first time only.
-
-        Raises:
-            TapeError: ``damaged``, each time; ``unsupported``.
-        """
-        facts = record.blob
-        if facts is None or self._checked[position] & _WHOLE:
-            return
-        found = self.reader.blob_member(record)
-        if facts.steps:
-            self._check_steps(position, record, found, range(steps_of(facts.size) + 1))
-        elif (
-            self._checked[position] & _BROKEN
-            or self._file.crc32(found.start, found.size) != facts.checksum
-        ):
-            raise self._broken_blob(position, record, found)
-        self._checked[position] |= _WHOLE
-
-    def _check_steps(
-        self, position: int, holder: CallRecord | Holder, found: Member, wanted: range
-    ) -> None:
-        """Compares some of the parts of a blob that have a checksum each."""
-        facts, known = holder.blob, self._steps.setdefault(position, {})
-        assert facts is not None
-        for step in wanted:
-            if step not in known:
-                begin = step * CHECKED_BYTES
-                size = min(CHECKED_BYTES, found.size - begin)
-                before = facts.sum_of(step - 1) if step else 0
-                made = self._file.crc32(found.start + begin, size, before)
-                known[step] = made == facts.sum_of(step)
-            if not known[step]:
-                raise self._broken_blob(position, holder, found)
-
-    def _broken_blob(self, position: int, holder: CallRecord | Holder, found: Member) -> TapeError:
-        """What is wrong with a blob, which is reported once."""
-        reason = f"call {holder.call}: the checksum of its tensors does not match their bytes"
-        wrong = TapeError(
-            "damaged", reason, path=self.path, member=found.name, offset=found.offset
-        )  # fmt: skip
-        if not self._checked[position] & _BROKEN:
-            self._checked[position] |= _BROKEN
-            self._report(copy(wrong), position)
-        return wrong
-
-    def check_value(self, position: int, record: CallRecord, key: str) -> None:
-        """Compares what has the bytes of a tensor with its checksums: in blobs whose parts have
-        some, the parts where it is, and the header.
-
-        Raises:
-            TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
-        """
-        own = Holder(record.call, record.blob)
-        if key not in record.elsewhere:
-            self._check_tensor(position, own, key)
-            return
-        if record.blob is not None:  # without it no value of the call is there
-            if record.blob.steps:
-                self.reader.blob_member(own)
-            else:
-                self.check_blob(position, own)
-        number = None
-        try:
-            for holder, there in self.reader.holders(record, key).parts:
-                number = holder.call
-                at = self._scan.position(number)
-                assert at is not None
-                self._check_tensor(at, holder, there)
-        except TapeError as error:
-            raise self._of_holder(error, position, record, number) from None
-
-    def _check_tensor(self, position: int, holder: Holder, key: str) -> None:
-        """Compares the header of a blob and one of its tensors with their checksums."""
-        facts = holder.blob
-        if facts is None or not facts.steps or facts.codec != STORED:
-            self.check_blob(position, holder)
-        elif not self._checked[position] & _WHOLE:
-            found = self.reader.blob_member(holder)
-            self._check_steps(position, holder, found, range(1))  # says how long the header is
-            ends = self.reader.header_size(holder)
-            self._check_steps(position, holder, found, _steps_between(0, ends))
-            between = _steps_between(*self.reader.span(holder, key))
-            self._check_steps(position, holder, found, between)
 
     def inflated_blob(self, record: CallRecord) -> bytes:
         """The file of the safetensors format in a compressed blob.
@@ -783,56 +688,3 @@ class Segment:
             what = f"a copy of the tensors of call {record.call}"
             check_memory(memory_limit_of(self.stored_bytes), [((length or 0,), 1)], what)
             return self.reader.inflated_blob(record)
-
-    def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
-        """The calls whose blobs have the tensors of a call for these keys, each once."""
-        found = [h for key in keys for h, _ in self.reader.holders(record, key).parts]
-        return list({holder.call: holder for holder in found}.values())
-
-    def check_holders(self, position: int, record: CallRecord, keys: Iterable[str]) -> None:
-        """Compares the blobs of the calls that have tensors for these keys with their checksums.
-
-        Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``: damage of the call at this position.
-        """
-        number = None
-        try:
-            for holder in self.holders(record, keys):
-                number = holder.call
-                at = self._scan.position(number)
-                assert at is not None
-                self.check_blob(at, holder)
-        except TapeError as error:
-            raise self._of_holder(error, position, record, number) from None
-
-    def _of_holder(
-        self, error: TapeError, position: int, record: CallRecord, number: int | None
-    ) -> TapeError:
-        """What is wrong with call ``number``, of which another call has tensors, as damage of that
-        one; with no number, the error says already which call is not there."""
-        if not is_damage(error):
-            return error
-        reason = error.reason
-        if number is not None:
-            why = reason.removeprefix(f"call {number}: ")
-            reason = f"call {record.call} has tensors of call {number}: {why}"
-        return self.reported(TapeError(error.kind, reason), position)
-
-    def located(self, error: TapeError, position: int) -> TapeError:
-        """The error, with the file, the member and the offset of the group of the call."""
-        offset, at = self._scan.place(position)
-        first = self._scan.numbers[position - at]
-        return error.at(path=self.path, member=group_name(first), offset=offset)
-
-    def reported(self, error: TapeError, position: int) -> TapeError:
-        """The error, located; it is added to the list if it says something about the call."""
-        located = self.located(error, position)
-        if is_damage(located):
-            self._report(located, position)
-        return located
-
-    def _report(self, error: TapeError, position: int) -> None:
-        """Adds the damage of a call to the list, once per call."""
-        if not self._checked[position] & _TOLD:
-            self._checked[position] |= _TOLD
-            self.damage.add(error)

@@ -381,7 +381,7 @@ def _read(
                 except TapeError as error:
                     if not is_damage(error):
                         raise
-                    segment.reported(error, position)
+                    segment.checks.reported(error, position)
                     continue
                 yield origin, record, found
 
