@@ -1,7 +1,8 @@
 """Code decides on facts, and reads no sentence that code wrote.
 
 The wings below are searched for comparisons of what people read with literals, constants and
-patterns. Texts of others (torch, ONNX Runtime) are read in ``foreign_errors`` alone.
+patterns; everything else for comparisons of anything with literals of two words or more. Texts of
+others (torch, ONNX Runtime) are read in ``foreign_errors`` alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import dataclasses
 import enum
 import pickle
+import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,8 @@ import pytest
 from pydantic import BaseModel
 
 import calltape_analyzer
+import calltape_recorder
+import calltape_schema
 from calltape_analyzer import wording
 from calltape_analyzer.facts import (
     MAX_TEXT,
@@ -34,6 +38,11 @@ from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.programs.rejections import ByTrace, OtherSize
 
 SOURCE = Path(calltape_analyzer.__file__).parent
+EVERYTHING = (
+    SOURCE,
+    Path(calltape_recorder.__file__).parent,
+    Path(calltape_schema.__file__).parent,
+)
 SEARCHED = (
     "programs", "exporting", "replaying", "comparison", "observer", "testing",
     "cli/exports.py", "cli/replays.py", "cli/bisection.py",
@@ -145,6 +154,58 @@ def test_no_code_reads_what_code_wrote() -> None:
         for line in readings(path.read_text())
     ]
     assert not found
+
+
+TWO_WORDS = re.compile(r"[a-z,:] [a-z]")
+MAY_READ = {"foreign_errors.py", "verbs.py", "privacy.py"}
+"""Texts of other libraries (``verbs``: of typer, before anything is imported), and the form that
+the format has for a text of which only the length is left."""
+
+
+def compared_sentences(source: str) -> list[int]:
+    """The lines where anything is compared with a literal of two words or more, or searched for
+    one."""
+
+    def is_sentence(node: ast.AST) -> bool:
+        if isinstance(node, ast.Tuple | ast.Set | ast.List | ast.JoinedStr):
+            return any(map(is_sentence, getattr(node, "elts", getattr(node, "values", ()))))
+        text = getattr(node, "value", None)
+        return isinstance(node, ast.Constant) and bool(TWO_WORDS.search(str(text)))
+
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            sides = node.args if node.func.attr in METHODS | PATTERNS | {"compile"} else []
+        else:
+            continue
+        found += [node.lineno] if any(map(is_sentence, sides)) else []
+    return found
+
+
+def test_no_sentence_is_compared_anywhere() -> None:
+    found = [
+        f"{path.relative_to(root)}:{line}"
+        for root in EVERYTHING
+        for path in sorted(root.rglob("*.py"))
+        if path.name not in MAY_READ
+        for line in compared_sentences(path.read_text())
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'any("always equal" in text for text in known)',
+        'error.reason == f"call {number}: no such file"',
+        'one.removeprefix("Value error, but")',
+        'PATTERN = re.compile(r"(?P<place>.+) was left out")',
+    ],
+)
+def test_a_compared_sentence_is_found(line: str) -> None:
+    assert compared_sentences(line)
 
 
 @pytest.mark.parametrize(

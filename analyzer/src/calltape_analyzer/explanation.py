@@ -37,7 +37,7 @@ from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.derivation import Pools, key_over_lists
 from calltape_analyzer.variants.facts import CountedRange, Fixed, Reason, VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
-from calltape_analyzer.variants.variant_findings import expression
+from calltape_analyzer.variants.variant_findings import expression, may_be_chance, warnings_of
 
 __all__ = ["DimensionExplanation", "Explanation", "PartExplanation", "Sighting", "explain"]
 
@@ -481,8 +481,7 @@ class _VariantReasons:
     @cached_property
     def _warnings(self) -> list[tuple[str, ...]]:
         """The warnings of each symbol, by its number."""
-        known = {symbol.name: symbol.warnings for symbol in self.variant.findings.symbols}
-        return [tuple(self._warnings_of(one, known[one.name])) for one in self.facts.symbols]
+        return [tuple(self._warnings_of(symbol)) for symbol in self.facts.symbols]
 
     def part(
         self,
@@ -623,15 +622,13 @@ class _VariantReasons:
         for other in self._followers.get(number, ()):
             yield f"from it follows {other.name}: always {expression(facts, other)}"
 
-    def _warnings_of(self, symbol: Symbol, known: Sequence[str]) -> Iterator[str]:
-        counted = self.facts.counted
-        ranges = {str(counted[c].wider_range()) for c in symbol.columns if c in counted}
+    def _warnings_of(self, symbol: Symbol) -> Iterator[str]:
         # The range over the whole traffic has a line of its own.
-        yield from (text for text in known if text not in ranges)
+        yield from warnings_of(self.facts, symbol, has_range=False)
         layout = self.facts.group.layout
         first = next((c for c in symbol.columns if c.axis == 0), None)
         later = next((c for c in symbol.columns if c.axis), None)
-        if first and later and not any("always equal" in text for text in known):
+        if first and later and not may_be_chance(self.facts, symbol):
             names = f"{layout.column_name(first)} and {layout.column_name(later)}"
             yield f"{names}, a first dimension and a later one, were always equal; is that chance?"
         if symbol.ambiguous:

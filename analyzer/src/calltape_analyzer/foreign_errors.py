@@ -107,6 +107,14 @@ class Raised(Fact, code="raised"):
     said: str
     kinds: tuple[ErrorKind, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        """The first sentence of it, without what torch says of hints and of its own functions."""
+        return _END_OF_SENTENCE.split(self.said, maxsplit=1)[0].rstrip(".")
+
+
+_END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
+
 
 class AssertionFailed(Rejection, code="assertion_failed"):
     """What a trace asserted about values does not hold.

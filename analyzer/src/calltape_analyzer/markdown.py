@@ -18,10 +18,12 @@ from contextlib import suppress
 from importlib import metadata
 
 from calltape_analyzer.observing.fixed_values import LEFT_OUT, is_name, is_public, public_path
+from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text
 from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants.facts import Condition, CounterIs, Fixed
 from calltape_analyzer.variants.variant_findings import VariantFindings
 from calltape_schema import __version__
 from calltape_schema.errors import TapeError
@@ -38,8 +40,6 @@ _MAX_RAISED = 50
 _MAX_CLASS = 128
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]*(:[A-Za-z_][\w.<>]*)?", re.ASCII)
 _VERSION = re.compile(r"[\w.+\-() ]{1,100}", re.ASCII)
-_CONDITION = re.compile(r"(?P<place>.+) (?P<sign>=|>|!=) (?P<value>-?\d+)", re.DOTALL)
-_OF_CACHES = ("window open", "window full")
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxruntime")
 _VERSIONED = ("calltape", "python", "platform", *_LIBRARIES)
 
@@ -136,7 +136,8 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
     document.heading(f"Variant {number}")
     found = variant.findings
     rows = [("name", variant.public_name), ("calls", f"{found.calls:,}")]
-    rows += [("where", public_condition(text)) for text in found.conditions]
+    layout = variant.facts.group.layout
+    rows += [("where", public_condition(one, layout)) for one in variant.facts.conditions]
     document.table("facts", ("", ""), rows)
     document.table("arguments", ("argument", "dtype", "shape"), _arguments(found))
     sizes = [
@@ -189,27 +190,19 @@ def public_place(text: str) -> str:
     """The path of an argument, with its axes: ``x.layers.*.keys[2]``. If a key in it does not look
     like a name, the path ends at its argument."""
     path, bracket, axes = text.partition("[")
-    more = ""
-    if (listed := re.search(r" \(\d+ of them\)$", path)) is not None:
-        path, more = path[: listed.start()], listed[0]
     if not re.fullmatch(r"[\d, *\]\[.]*", axes):
         bracket = axes = ""
     if not is_public(path):
         return public_path(path)
-    return f"{path}{bracket}{axes}{more}"
+    return f"{path}{bracket}{axes}"
 
 
-def public_condition(text: str) -> str:
+def public_condition(one: Condition, layout: ArgumentLayout) -> str:
     """What the calls of a variant have in common: sizes are told, values of ints are not."""
-    if text in _OF_CACHES:
-        return text
-    found = _CONDITION.fullmatch(text)
-    if found is None:
-        return LEFT_OUT
-    is_size = found["place"].endswith("]")
-    return (
-        f"{public_place(found['place'])} {found['sign']} {found['value'] if is_size else LEFT_OUT}"
-    )
+    if not isinstance(one, Fixed):
+        return one.text(layout) if isinstance(one, CounterIs) else LEFT_OUT
+    value = LEFT_OUT if one.column.is_int else str(one.value)
+    return f"{public_place(layout.column_name(one.column))} {one.sign} {value}"
 
 
 def public_name(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.markdown import public_class, public_condition, public_place, tape_summary
+from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.variants.facts import CounterIs, Fixed
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -85,17 +88,23 @@ def test_nothing_breaks_out(text: str) -> None:
 def test_places_keep_names_and_axes() -> None:
     assert public_place(f"x.{SECRET} key.0") == "x.?"
     assert public_place("x.layers.*.keys[2]") == "x.layers.*.keys[2]"
-    assert public_place("x.layers.*.keys (32 of them)") == "x.layers.*.keys (32 of them)"
     assert public_place(f"x[{SECRET}]") == "x"
 
 
-def test_conditions_keep_sizes_and_no_values() -> None:
-    assert public_condition("x[0] = 1") == "x[0] = 1"
-    assert public_condition("x[0] > 1") == "x[0] > 1"
-    assert public_condition("window full") == "window full"
-    assert public_condition(f"n = {TOKEN}") == "n = ?"
-    assert public_condition(f"x.{SECRET} key[0] != 3") == "x.? != 3"
-    assert public_condition(f"{SECRET} in other words") == "?"
+@pytest.mark.parametrize(
+    ("name", "condition", "shown"),
+    [
+        ("x[0]", Fixed(Column(0, 0), 1), "x[0] = 1"),
+        ("x[0]", Fixed(Column(0, 0), 1, negated=True), "x[0] > 1"),
+        ("n", Fixed(Column(0, None), TOKEN), "n = ?"),
+        (f"x.{SECRET} key[0]", Fixed(Column(0, 0), 3, negated=True), "x.? != 3"),
+        ("x", CounterIs(Column(0, None), Column(0, 2), open=False), "window full"),
+        (SECRET, object(), "?"),
+    ],
+)
+def test_conditions_keep_sizes_and_no_values(name: str, condition: Any, shown: str) -> None:
+    layout: Any = SimpleNamespace(column_name=lambda column: name)
+    assert public_condition(condition, layout) == shown
 
 
 def test_classes_are_names() -> None:

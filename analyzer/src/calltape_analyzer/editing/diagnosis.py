@@ -230,10 +230,8 @@ _error, _warning, _note = (partial(_symptom, level) for level in ("error", "warn
 def _of_files(tape: Tape) -> Iterator[Symptom]:
     """What is wrong with the files."""
     repeated = sum(segment.left_out for segment in tape.segments)
-    twice = [error for error in tape.damage if "same number" in error.reason]
     copies = [error for error in tape.damage if isinstance(error, RepeatedCallsError)]
-    repeats = {id(error) for error in (*twice, *copies)}
-    others = [error for error in tape.damage if id(error) not in repeats]
+    others = [error for error in tape.damage if not isinstance(error, RepeatedCallsError)]
     if others:
         yield _error(
             "damage",
@@ -241,7 +239,7 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
             + some_of([error.reason for error in others], _MAX_NAMED, "; "),
             "copy the file again from its source, or save the rest with `calltape recover`",
         )
-    if repeated or twice or copies:
+    if repeated or copies:
         numbers = f"{counted(repeated, 'call')} of the other files" if repeated else "some calls"
         yield _error(
             "duplicates",

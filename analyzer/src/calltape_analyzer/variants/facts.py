@@ -259,9 +259,13 @@ class Fixed:
     def among(self, rows: SizeTable) -> list[bool]:
         return [(value == self.value) is not self.negated for value in rows.values(self.column)]
 
+    @property
+    def sign(self) -> str:
+        """What stands between the column and the value."""
+        return "=" if not self.negated else ">" if self.value == 1 else "!="
+
     def text(self, layout: ArgumentLayout) -> str:
-        sign = "=" if not self.negated else ">" if self.value == 1 else "!="
-        return f"{layout.column_name(self.column)} {sign} {self.value}"
+        return f"{layout.column_name(self.column)} {self.sign} {self.value}"
 
     def rejection(self, layout: ArgumentLayout) -> Rejection:
         place = layout.column_name(self.column)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pydantic import Field
@@ -45,7 +46,9 @@ __all__ = [
     "VariantFindings",
     "VariantTable",
     "findings_of",
+    "may_be_chance",
     "symbol_rows",
+    "warnings_of",
 ]
 
 
@@ -360,7 +363,7 @@ def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
         distinct=len(sizes),
         min=span.min,
         max=span.max,
-        warnings=tuple(_warnings(variant, symbol)),
+        warnings=tuple(warnings_of(variant, symbol)),
     )
 
 
@@ -380,8 +383,17 @@ def expression(variant: VariantFacts, symbol: Symbol) -> str | None:
     return f"{text} {sign} {shown_value(abs(constant))}" if constant else text
 
 
-def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
-    """For which conclusions there is little evidence."""
+def warnings_of(variant: VariantFacts, symbol: Symbol, *, has_range: bool = True) -> Iterator[str]:
+    """For which conclusions there is little evidence.
+
+    Args:
+        variant: has the symbol.
+        symbol: what is concluded.
+        has_range: whether a wider range over the whole traffic is among them.
+    """
+    counted = [variant.counted[column] for column in symbol.columns if column in variant.counted]
+    wider = filter(None, (one.wider_range() for one in counted if has_range))
+    yield from map(str, islice(wider, 1))
     yield from _warnings_of_counted(variant, symbol)
     if variant.calls == 1:
         yield "one call is all the evidence"
@@ -391,15 +403,20 @@ def _warnings(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
     sizes = variant.every.distinct(symbol.columns[0])
     if max(sizes) < 2:
         yield "no size of at least 2 was seen, and torch takes 0 and 1 for constants"
-    layout = variant.group.layout
-    dimensions = [column for column in symbol.columns if not column.is_int]
-    axes = {column.axis for column in dimensions}
-    arguments = {layout.path(column).argument for column in dimensions}
-    if len(axes) > 1 and (len(arguments) == 1 or len(variant.every) <= _THIN):
-        where = " and ".join(layout.column_name(c) for c in symbol.columns[:2])
+    if may_be_chance(variant, symbol):
+        where = " and ".join(variant.group.layout.column_name(c) for c in symbol.columns[:2])
         yield f"{where} were always equal, which may be chance"
     if symbol.relation is not None and len(sizes) <= _THIN:
         yield f"{expression(variant, symbol)} rests on {len(sizes)} distinct sizes"
+
+
+def may_be_chance(variant: VariantFacts, symbol: Symbol) -> bool:
+    """Whether dimensions of different axes are one symbol, and little says that they belong
+    together."""
+    dimensions = [column for column in symbol.columns if not column.is_int]
+    axes = {column.axis for column in dimensions}
+    arguments = {variant.group.layout.path(column).argument for column in dimensions}
+    return len(axes) > 1 and (len(arguments) == 1 or len(variant.every) <= _THIN)
 
 
 def _warnings_of_counted(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
@@ -407,10 +424,6 @@ def _warnings_of_counted(variant: VariantFacts, symbol: Symbol) -> Iterator[str]
     known = [
         (column, variant.counted[column]) for column in symbol.columns if column in variant.counted
     ]
-    ranges = (counted.wider_range() for _, counted in known)
-    wider = next((range_ for range_ in ranges if range_ is not None), None)
-    if wider is not None:
-        yield str(wider)
     if symbol.relation is not None and known:
         terms = [i for _, i in symbol.relation.terms]
         spans = {i: variant.span(*variant.symbols[i].columns) for i in terms}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other
 from calltape_analyzer.foreign_errors import ErrorKind, Raised
@@ -14,7 +12,6 @@ from calltape_schema.remedies import Remedy
 
 __all__ = ["WORDS"]
 
-_END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 _MODEL = "the model itself"
 _BEYOND = " (of an argument, the memory between and beyond its elements is on no tape)"
 _WHYS = {
@@ -68,8 +65,7 @@ def _cause(cause: reasons.Cause) -> str:
             f"{why.error}: the model makes a nested tensor at {cause.place}, which torch.export "
             "does not trace (compute on values and offsets, or on padded tensors with a mask)"
         )
-    sentence = _END_OF_SENTENCE.split(why.said, maxsplit=1)[0].rstrip(".")
-    needed = f"{why.error}: {sentence}: the model needs the value of a tensor at {cause.place}"
+    needed = f"{why.error}: {why.sentence}: the model needs the value of a tensor at {cause.place}"
     return needed if cause.advice is None else f"{needed} ({_ADVICE[cause.advice]})"
 
 

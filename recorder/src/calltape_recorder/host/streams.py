@@ -51,7 +51,7 @@ def kind_of(function: Any) -> Kind | None:
 def note_unfinished(call: Call, value: Any) -> None:
     """Notes in the record that the call returned something that had not run."""
     kind = KINDS[id(type(value))]
-    article = "an" if kind == "async generator" else "a"
+    article = "an" if kind[0] in "aeiou" else "a"
     call.outputs_missing = f"it returned {article} {kind}, which had not run"
 
 
@@ -120,7 +120,7 @@ def deferred(
         if call is not None:
             tell(listener.fail, listener, call, error)
         raise
-    if kind != "async generator":
+    if type(trial) is not types.AsyncGeneratorType:  # which has no close()
         trial.close()
     return _named(_WAYS[kind](_Opening(listener, function, args, kwargs)), trial)
 
