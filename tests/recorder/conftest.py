@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calltape_recorder.write import segments, writer
+from calltape_recorder.write import closed_segments, segments, writer
 from tests.recorder.waiting import Clock
 
 
@@ -19,5 +19,6 @@ def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock(looks_always: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time by which files are old, and counts are due."""
     clock = Clock()
-    monkeypatch.setattr(segments, "time", clock)
+    for module in (segments, closed_segments):
+        monkeypatch.setattr(module, "time", clock)
     return clock

@@ -6,8 +6,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from typing import NamedTuple, TypeAlias
 
 from calltape_recorder.bounds import (
     AHEAD_SHARE,
@@ -16,11 +14,11 @@ from calltape_recorder.bounds import (
     END_SHARE,
     LOOK_SECONDS,
     MAX_CALLS_IN_FILE,
-    MAX_UNSEALED_FILES,
 )
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
+from calltape_recorder.write.closed_segments import Closed, ClosedSegments, Gone
 from calltape_recorder.write.disk_file import Accounts, TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
@@ -28,13 +26,12 @@ from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump, FileNumbers, joined_runs
 from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, planned
-from calltape_schema.inputs_table import Counts, InputsTable
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
-_LOOKS = 16  # closed files that are looked for at once
 _INDEX_BYTES = 48  # in the end, per group, before it is deflated
 
 
@@ -475,175 +472,3 @@ class Segments:
         self._notices.complain(
             "calls of the tape are lost; the next calls go to another file", error
         )
-
-
-# Segments that take no more calls: how long they stay, and what their ends say or will say.
-
-
-class Closed(NamedTuple):
-    """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
-    table has ``counted`` calls. ``number`` is that of the file, and ``accounts`` are those of its
-    end."""
-
-    tape: TapeFile
-    number: int
-    accounts: Accounts
-    counted: int
-    ended: float
-
-
-Gone: TypeAlias = Callable[[InputsTable, DropReason, int], None]
-"""Is told that a file is gone: with the table of its calls, why, and how many of its calls were
-evidence."""
-
-
-class ClosedSegments:
-    """The segments of this recording that take no more calls, the oldest first. Only files that
-    this recorder made are ever deleted. The writer's thread alone uses it, but for the properties.
-
-    Args:
-        ledger: is told of the calls of files that are deleted.
-        gone: is called for a file that is deleted.
-        notices: is told of files that are too old.
-        finish: writes the end of a file.
-        announce: is called before a file is deleted, with the reason.
-
-    Attributes:
-        deleted: the numbers of the files that were deleted.
-        unsealed: the files that wait for their ends.
-    """
-
-    def __init__(
-        self, ledger: Ledger, gone: Gone, notices: Notices,
-        finish: Callable[[TapeFile, Accounts], None],
-        announce: Callable[[Closed, DropReason], None],
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self._gone = gone
-        self._notices = notices
-        self._finish = finish
-        self._announce = announce
-        self.deleted: FileNumbers = ()
-        self._all: list[Closed] = []
-        self._cursor = 0
-        self._nbytes = 0
-        self.unsealed: list[Closed] = []
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes they have. It is asked for with every append, and there may be thousands
-        of files: so it is a sum that is kept."""
-        return self._nbytes
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._all)
-
-    def add(self, tape: TapeFile, number: int, accounts: Accounts) -> None:
-        """Adds a segment that has no end yet."""
-        counted = tape.table.totals().seen
-        closed = Closed(tape, number, accounts, counted, time.monotonic())
-        self._all.append(closed)
-        self._nbytes += tape.size
-        self.unsealed.append(closed)
-
-    def seal(self) -> OSError | None:
-        """Writes the ends that the disk did not take so far. If it still does not take them, why:
-        the files stay readable without them, and it is tried again with the next file."""
-        while self.unsealed:
-            closed = self.unsealed[0]
-            tape, before = closed.tape, closed.tape.size
-            try:
-                self._finish(tape, closed.accounts)
-            except Exception as error:
-                is_lost = isinstance(error, FileNotFoundError)  # somebody removed or cut it
-                is_few = len(self.unsealed) < MAX_UNSEALED_FILES
-                if isinstance(error, OSError) and is_few and not is_lost:
-                    return error
-                self._notices.complain("a file of the recording cannot be sealed", error)
-                if is_lost:
-                    self._lose(closed, DropReason.FILE_REMOVED, tape.table)
-                    continue
-            else:
-                says = f"sealed {tape.path}: the next calls go to another file"
-                self._notices.tell("sealed", says)
-            self._nbytes += tape.size - before
-            self.unsealed.pop(0)
-            tape.close()
-        return None
-
-    def forget_moved(self) -> None:
-        """Forgets sealed files that somebody moved away: they use no space here any more, and their
-        calls count as kept. A few are looked for at a time."""
-        if self._cursor >= len(self._all):
-            self._cursor = 0
-        some = self._all[self._cursor : self._cursor + _LOOKS]
-        gone = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
-        for closed in gone:
-            self._remove(closed)
-        self._cursor += len(some) - len(gone)
-
-    def expire(self, seconds: float) -> None:
-        """Deletes the files that ended so many seconds ago, and counts their calls."""
-        now = time.monotonic()
-        old = list(takewhile(lambda closed: now - closed.ended >= seconds, self._all))
-        files = calls = 0
-        for closed in old:
-            is_there = closed.tape.is_there()
-            # Their sizes are as old as the calls: only the number of the calls is counted on.
-            if self._delete(
-                closed, DropReason.EXPIRED if is_there else None, _only_counted(closed.counted)
-            ):
-                files += is_there
-                calls += closed.accounts.coverage.kept * is_there
-        if files:
-            says = f"deleted files that ended {seconds:g} s ago (files: {files}, calls: {calls})"
-            self._notices.tell(DropReason.EXPIRED, says)
-
-    def delete_one(self) -> bool:
-        """Deletes a file, because its room is needed; False if it is still there."""
-        # The oldest of the files with the least evidence: what is only a sample goes first.
-        first = min(self._all, key=lambda closed: closed.tape.evidence)
-        # Somebody may just have moved it.
-        reason = DropReason.DELETED if first.tape.is_there() else None
-        if first in self.unsealed:
-            return self._delete(first, reason, first.tape.table)
-        # The table is read from the file: in memory, tables would grow with every segment.
-        try:
-            end = first.tape.read_end()
-            table = None if end is None else end.table()
-        except TapeError:
-            table = None
-        return self._delete(first, reason, table or _only_counted(first.counted))
-
-    def _delete(self, closed: Closed, reason: DropReason | None, table: InputsTable) -> bool:
-        if reason is not None:
-            self._announce(closed, reason)
-        if not closed.tape.remove():
-            return False
-        if reason is not None:
-            self.deleted = joined_runs([*self.deleted, (closed.number, closed.number)])
-        self._lose(closed, reason, table)
-        return True
-
-    def _lose(self, closed: Closed, reason: DropReason | None, table: InputsTable) -> None:
-        """Forgets a file, and counts its calls as dropped if there is a reason."""
-        self._remove(closed)
-        if closed in self.unsealed:
-            self.unsealed.remove(closed)
-        closed.tape.close()
-        if reason is not None:
-            self._ledger.lose(closed.accounts.coverage, reason)
-            self._gone(table, reason, closed.tape.evidence)
-
-    def _remove(self, closed: Closed) -> None:
-        self._all.remove(closed)
-        self._nbytes -= closed.tape.size
-
-
-def _only_counted(calls: int) -> InputsTable:
-    """A table that knows no more than how many calls there were."""
-    table = InputsTable()
-    table.other.add(Counts(calls))
-    return table
