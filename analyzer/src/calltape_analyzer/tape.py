@@ -409,7 +409,7 @@ class Tape(RecordedCalls, ProgramSource):
             UsageError: for something that no call passes, or a dimension that no tensor there has;
                 the message lists what exists.
         """
-        from calltape_analyzer.explanation import explain
+        from calltape_analyzer.explaining import explain
 
         chosen = None if self._chosen is None else [variant.name for variant in self._chosen]
         return explain(self.whole, self.whole.variants(), argument, axis, path=path, only=chosen)

@@ -159,7 +159,7 @@ def explain(
     calltape explain runs/llm.tape input_ids
     calltape explain runs/llm.tape 'cache.layers.*.keys' 2
     """
-    from calltape_analyzer.explanation import explain as explained_subject
+    from calltape_analyzer.explaining import explain as explained_subject
 
     paths, argument, axis = _asked(words)
     with opened(paths, Part(target=target), scan=scan, verbose=verbose) as tape:

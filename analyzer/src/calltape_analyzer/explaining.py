@@ -1,0 +1,462 @@
+"""Why a dimension, an int or an argument is what it is.
+
+In come the variants of a tape, which were decided in ``variants/``, and the text that names the
+subject: an argument, a path below it, or a symbol. Out goes an explanation: what each variant has
+there, with the reasons of its dimensions and the calls that show them. Nothing is decided here; no
+tensor bytes are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.explanation import (
+    DimensionExplanation,
+    Explanation,
+    PartExplanation,
+    Sighting,
+)
+from calltape_analyzer.observing.fixed_values import fixed_values, structure_values
+from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.observing.sorting import CallSource
+from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
+from calltape_analyzer.text import (
+    MAX_EXAMPLES,
+    Listing,
+    counted,
+    listed,
+    shown_value,
+    variant_names,
+)
+from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants.derivation import Pools, key_over_lists
+from calltape_analyzer.variants.facts import Fixed, Reason, VariantFacts
+from calltape_analyzer.variants.symbols import Symbol
+from calltape_analyzer.variants.variant_findings import expression, may_be_chance, warnings_of
+
+__all__ = ["explain"]
+
+
+def explain(
+    tape: CallSource,
+    variants: Sequence[Variant],
+    argument: str,
+    axis: int | None = None,
+    *,
+    path: str = "",
+    only: Collection[str] | None = None,
+) -> Explanation:
+    """Says why a dimension, an int or an argument is what it is; see :meth:`Tape.explain`.
+
+    Args:
+        tape: has the calls.
+        variants: all of its variants, which are evidence of each other.
+        argument, axis, path: as there.
+        only: the names of the variants to explain; all by default.
+
+    Raises:
+        UsageError: no call passes the subject, or no tensor there has the dimension.
+    """
+    text = f"{argument}.{path.lstrip('.')}" if path else argument
+    others = _OtherVariants(variants)
+    chosen = [one for one in variants if only is None or one.name in only]
+    reasons = [_VariantReasons(tape, one, others) for one in chosen]
+    found = [_parts_of(own, text) for own in reasons]
+    if not any(found) and axis is None and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text)):
+        # `calltape variants` and its warnings write a dimension in this way.
+        text, axis = named[1], int(named[2])
+        found = [_parts_of(own, text) for own in reasons]
+    without = [v for v, parts in zip(chosen, found, strict=True) if not parts]
+    left_out = sum(map(len, without))
+    notes = []
+    if left_out:
+        names = variant_names([v.name for v in without])
+        notes = [f"{text} is left out, or its default, in {counted(left_out, 'call')}: {names}"]
+    if not any(found) and axis is None:
+        notes = []  # a symbol that a variant does not have is not left out of its calls
+        found = [_parts_of_symbol(own, text) for own in reasons]
+    if not any(found) and (name := _name_at(text, tape)) is not None:
+        return explain(tape, variants, name, axis, only=only)
+    if not any(found):
+        known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
+        if text in tape.removed:
+            raise UsageError(
+                f"{text} was left out with remove_inputs",
+                advice="open the tape again",
+            )
+        if axis is not None and any(_parts_of_symbol(own, text) for own in reasons):
+            raise UsageError(f"{text} is a symbol, which has no axes", advice="leave the axis out")
+        if text not in known:
+            raise _unknown(text, chosen)
+        notes = [f"no call passes {text}, or only its default"]
+    parts = [part for parts in found for part in parts]
+    if axis is not None and parts:
+        parts, axis = _at_axis(parts, axis, text)
+    return Explanation(subject=text, axis=axis, parts=tuple(_alike(parts)), notes=tuple(notes))
+
+
+def _name_at(text: str, tape: CallSource) -> str | None:
+    """What an argument is called that the text names by its position: ``0``, or ``0.keys``."""
+    position, dot, below = text.partition(".")
+    if not (position.isascii() and position.isdecimal() and len(position) < 4):
+        return None
+    signature = Signature.of(tape.target)
+    names = [one.name for one in signature.parameters if one.kind in _BY_POSITION]
+    if int(position) >= len(names) and signature.variadic_positional is None:
+        return None
+    name = signature.name_at(int(position))
+    return None if name in tape.removed else f"{name}{dot}{below}"
+
+
+_BY_POSITION = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
+
+
+def _at_axis(
+    parts: Sequence[PartExplanation], axis: int, text: str
+) -> tuple[list[PartExplanation], int]:
+    """The parts with one dimension each, and the axis, counted from 0 if it is the same in all."""
+    made: list[PartExplanation] = []
+    for part in parts:
+        rank = len(part.dimensions)
+        at = axis + rank if axis < 0 else axis
+        if part.dtype is not None and 0 <= at < rank:
+            made.append(part.model_copy(update={"dimensions": (part.dimensions[at],)}))
+    if not made:
+        ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
+        what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is not a tensor"
+        raise UsageError(f"{text} has no dimension {axis}: {what}", advice="leave it out")
+    axes = {part.dimensions[0].axis for part in made}
+    only = axes.pop() if len(axes) == 1 else axis
+    return made, axis if only is None else only
+
+
+def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
+    """Parts of one variant that differ in nothing but their place, as one part."""
+    same: dict[Any, list[PartExplanation]] = {}
+    for part in parts:
+        dimensions_key = tuple(
+            (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct, d.whole)
+            for d in part.dimensions
+        )
+        key = part.variant, part.kind, part.dtype, part.value, dimensions_key, part.layouts
+        same.setdefault(key, []).append(part)
+    for first, *others in same.values():
+        places = (*first.places, *(name for part in others for name in part.places))
+        dimensions = []
+        for found in first.dimensions:
+            own = {name if found.axis is None else f"{name}[{found.axis}]" for name in places}
+            equals = tuple(name for name in found.equals if name not in own)
+            dimensions.append(found.model_copy(update={"equals": equals}))
+        yield first.model_copy(update={"places": places, "dimensions": tuple(dimensions)})
+
+
+def _unknown(text: str, variants: Sequence[Variant]) -> UsageError:
+    places: dict[str, None] = {}
+    arguments: dict[str, None] = {}
+    for variant in variants:
+        layout = variant.facts.group.layout
+        arguments |= dict.fromkeys(layout.arguments)
+        places |= dict.fromkeys(layout.arguments)
+        places |= dict.fromkeys(map(str, (*layout.tensors, *layout.scalars)))
+        places |= dict.fromkeys(value.place for value in structure_values(layout))
+    close = difflib.get_close_matches(text, islice(places, 4096), n=3)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    known = listed(list(arguments), 12) or "none"
+    return UsageError(f"no call passes {text}", advice=f"{meant}The arguments are: {known}")
+
+
+def _parts_of(reasons: _VariantReasons, text: str) -> list[PartExplanation]:
+    """What a variant has at a path, or below it."""
+    group = reasons.facts.group
+    found: list[PartExplanation] = []
+    for i, (place, name) in enumerate(reasons.tensors):
+        if _is_below(name, text):
+            dimensions = tuple(reasons.dimension(column) for column in group.dimensions(i))
+            dtype = group.facts[i].dtype
+            layouts = reasons.variant.findings.tensors[i].layouts
+            made = reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions)
+            found.append(made.model_copy(update={"layouts": layouts}))
+    for column, place in zip(group.layout.int_columns, group.ints, strict=True):
+        if _is_below(str(place), text):
+            dimensions = (reasons.dimension(column),)
+            found.append(reasons.part(str(place), "int", dimensions=dimensions))
+    found += (
+        reasons.part(value.place, value.kind, value=value.text)
+        for value in fixed_values(group, text)
+        if _is_below(value.place, text)
+    )
+    if not found and text in group.layout.nodes:
+        found.append(reasons.part(text, group.layout.nodes[text].kind, value="(empty)"))
+    return found
+
+
+def _parts_of_symbol(reasons: _VariantReasons, name: str) -> list[PartExplanation]:
+    """The first dimension (or int) of a symbol of this name."""
+    group = reasons.facts.group
+    made: list[PartExplanation] = []
+    for symbol in reasons.facts.symbols:
+        if symbol.name == name:
+            column = symbol.columns[0]
+            place = group.layout.path(column)
+            dtype = group.dtype(column)
+            found = reasons.dimension(column)
+            others = tuple(n for n in found.equals if n != group.layout.column_name(column))
+            dimensions = (found.model_copy(update={"equals": others}),)
+            made.append(reasons.part(str(place), place.kind, dtype=dtype, dimensions=dimensions))
+    return made
+
+
+def _is_below(name: str, text: str) -> bool:
+    """Whether a path is the one that was asked about, or below it. A ``*`` stands for the number of
+    any item of a list, as ``calltape variants`` prints several of them."""
+    if "*" not in text:
+        return name == text or name.startswith(f"{text}.")
+    parts, asked = name.split("."), text.split(".")
+    return len(parts) >= len(asked) and all(
+        part == wanted or (wanted == "*" and part.isdecimal())
+        for part, wanted in zip(parts, asked, strict=False)
+    )
+
+
+_ValueSeen = tuple[int, Seen, VariantFacts, Column]
+"""A value, the calls that have it, the first variant that does, and the column there."""
+
+
+class _OtherVariants:
+    """All variants, to find the values that a dimension has in the others, and in siblings of the
+    same list."""
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._variants = variants
+        self._values: dict[Hashable, list[_ValueSeen]] = {}
+
+    @cached_property
+    def _columns(self) -> dict[Hashable, list[tuple[VariantFacts, Column]]]:
+        found: dict[Hashable, list[tuple[VariantFacts, Column]]] = {}
+        for facts in (variant.facts for variant in self._variants):
+            for column in facts.dimensions:
+                key = key_over_lists(Pools.key(facts.group, column))
+                found.setdefault(key, []).append((facts, column))
+        return found
+
+    def values(self, group: Group, column: Column) -> list[_ValueSeen]:
+        """Each value that a dimension had in any variant, with its first variant and column
+        there."""
+        key = key_over_lists(Pools.key(group, column))
+        if key not in self._values:
+            first: dict[int, _ValueSeen] = {}
+            for facts, other in self._columns.get(key, ()):
+                for value, seen in facts.every.sizes(other).items():
+                    first.setdefault(value, (value, seen, facts, other))
+            self._values[key] = list(first.values())
+        return self._values[key]
+
+
+class _VariantReasons:
+    """Why the columns of one variant are what they are.
+
+    Args:
+        tape: the tape, which gives the file of a call.
+        variant: the variant.
+        others: all variants.
+    """
+
+    def __init__(self, tape: CallSource, variant: Variant, others: _OtherVariants) -> None:
+        self.tape = tape
+        self.variant = variant
+        self.facts = variant.facts
+        self._others = others
+        self._of_symbols: dict[int, dict[str, Any]] = {}
+        self._sightings: dict[int, tuple[Sighting, ...]] = {}
+        self._symbols = {
+            c: i for i, symbol in enumerate(self.facts.symbols) for c in symbol.columns
+        }
+
+    @cached_property
+    def tensors(self) -> list[tuple[LeafPath, str]]:
+        """The places of the tensors, with their names."""
+        return [(place, str(place)) for place in self.facts.group.layout.tensors]
+
+    @cached_property
+    def _followers(self) -> dict[int, list[Symbol]]:
+        """The symbols that are computed from a symbol, by its number."""
+        found: dict[int, list[Symbol]] = {}
+        for other in self.facts.symbols:
+            for i in dict.fromkeys(i for _, i in other.relation.terms) if other.relation else ():
+                found.setdefault(i, []).append(other)
+        return found
+
+    @cached_property
+    def _dynamic(self) -> dict[tuple[int | None, int], Listing]:
+        """The dynamic columns by axis and first size."""
+        rows = self.facts.rows
+        found: dict[tuple[int | None, int], list[str]] = {}
+        for column in self.facts.dynamic():
+            name = self.facts.group.layout.column_name(column)
+            found.setdefault((column.axis, rows.value(0, column)), []).append(name)
+        return {key: Listing(names) for key, names in found.items()}
+
+    @cached_property
+    def _warnings(self) -> list[tuple[str, ...]]:
+        """The warnings of each symbol, by its number."""
+        return [tuple(self._warnings_of(symbol)) for symbol in self.facts.symbols]
+
+    def part(
+        self,
+        place: str,
+        kind: str,
+        *,
+        dtype: str | None = None,
+        value: str | None = None,
+        dimensions: tuple[DimensionExplanation, ...] = (),
+    ) -> PartExplanation:
+        """What this variant has at a place."""
+        context = self.facts.group.layout.context
+        return PartExplanation(
+            variant=self.facts.name,
+            calls=self.facts.calls,
+            first_call=self.facts.every.first.number,
+            places=(place,),
+            kind=kind,
+            dtype=dtype,
+            value=value,
+            dimensions=dimensions,
+            address=self.tape.calls.address_of(self.facts.every.first),
+            context=context.separating() if context.key else None,
+        )
+
+    def dimension(self, column: Column) -> DimensionExplanation:
+        """Why a dimension, or an int, is dynamic or constant."""
+        facts = self.facts
+        decided = facts.dimensions[column]
+        distinct = len(facts.every.distinct(column))
+        number = self._symbols.get(column)
+        warnings: tuple[str, ...] = ()
+        whole = facts.counted.get(column)
+        if not decided.dynamic and whole is not None and whole.is_wider:
+            warnings = ("it is constant in the kept calls only: keep calls of its other sizes too",)
+        elif decided.reason == "constant" and facts.calls == 1:
+            warnings = ("one call is all the evidence that it is constant",)
+        return DimensionExplanation(
+            axis=column.axis,
+            dynamic=decided.dynamic,
+            reason=decided.reason,
+            seen=self._seen(column),
+            distinct=distinct,
+            why=self._why(column, decided.reason, distinct),
+            warnings=warnings if number is None else (*warnings, *self._warnings[number]),
+            whole=None if whole is None else whole.wider_range(),
+            **({} if number is None else self._of_symbol(number)),
+        )
+
+    def _seen(self, column: Column) -> tuple[Sighting, ...]:
+        """The values of a column, the smallest and the largest ones if they are many. Columns that
+        never differed share them: there may be thousands."""
+        line = self.facts.every.line(column)
+        if line not in self._sightings:
+            shown = sorted(self.facts.every.sizes(column).items(), key=lambda item: item[0])
+            if len(shown) > MAX_SIZES_SHOWN:
+                shown = [*shown[: MAX_SIZES_SHOWN // 2], *shown[-MAX_SIZES_SHOWN // 2 :]]
+            calls = self.tape.calls
+            self._sightings[line] = tuple(
+                Sighting(
+                    value=value,
+                    calls=seen.calls,
+                    first_call=seen.first.number,
+                    path=calls.path(seen.first) if len(self.tape.paths) > 1 else None,
+                    address=calls.address_of(seen.first),
+                )
+                for value, seen in shown
+            )
+        return self._sightings[line]
+
+    def _of_symbol(self, number: int) -> dict[str, Any]:
+        """What an explanation says of a symbol. It is made once, because a symbol may stand for
+        thousands of dimensions."""
+        if number not in self._of_symbols:
+            symbol = self.facts.symbols[number]
+            layout = self.facts.group.layout
+            follows = expression(self.facts, symbol)
+            self._of_symbols[number] = {
+                "symbol": symbol.name,
+                # The dimension that is explained is among them until parts that are alike are one.
+                "equals": tuple(layout.column_name(c) for c in symbol.columns),
+                "expression": follows,
+                "holds": self.facts.calls if follows else 0,
+                "related": tuple(self._related(number)),
+            }
+        return self._of_symbols[number]
+
+    def _why(self, column: Column, reason: Reason, distinct: int) -> str:
+        calls = counted(self.facts.calls, "call")
+        layout = self.facts.group.layout
+        value = shown_value(self.facts.rows.value(0, column))
+        if reason == "varied":
+            return f"{distinct} values in {calls}"
+        if reason == "counter":
+            counts = layout.column_name(self.facts.counting_ints[column])
+            return f"it counts, and always equals {counts}, in {self.facts.calls} of {calls}"
+        if reason == "neighbour":
+            same = self._dynamic[column.axis, self.facts.rows.value(0, column)]
+            return (
+                f"always {value} in {calls}, but beside it "
+                f"{same.without(layout.column_name(column))} of the same axis and size is dynamic, "
+                "and they never differed"
+            )
+        here = f"always {value}, in {self.facts.calls} of {calls}"
+        if any(isinstance(c, Fixed) and c.column == column for c in self.facts.conditions):
+            return f"{here}; it broadcasts, and calls where it is not {value} are another variant"
+        if reason == "pooled":
+            return f"{here}, but elsewhere it was {self._elsewhere(column)}"
+        if reason == "one":
+            return (
+                f"{here}; elsewhere it was {self._elsewhere(column)}, but torch.export "
+                f"takes 0 and 1 for constants"
+            )
+        return here
+
+    def _elsewhere(self, column: Column) -> str:
+        """Other values of the same dimension in other variants, or in siblings of a list."""
+        group = self.facts.group
+        own = self.facts.rows.value(0, column)
+        every = self._others.values(group, column)
+        shown: list[str] = []
+        for value, seen, facts, c in islice((e for e in every if e[0] != own), MAX_EXAMPLES):
+            name = facts.group.layout.column_name(c)
+            where = "" if name == group.layout.column_name(column) else f"as {name} "
+            at = f"{where}in {facts.name}, call {self.tape.calls.shown(seen.first)}"
+            shown.append(f"{shown_value(value)} ({at})")
+        more = len(every) - 1 - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+    def _related(self, number: int) -> Iterator[str]:
+        """What the symbols of its expression are, and which symbols follow from it."""
+        facts, layout = self.facts, self.facts.group.layout
+        symbol = facts.symbols[number]
+        for _, i in symbol.relation.terms if symbol.relation else ():
+            term = facts.symbols[i]
+            columns = [layout.column_name(c) for c in term.columns]
+            yield f"where {term.name} is {listed(columns)}"
+        for other in self._followers.get(number, ()):
+            yield f"from it follows {other.name}: always {expression(facts, other)}"
+
+    def _warnings_of(self, symbol: Symbol) -> Iterator[str]:
+        # The range over the whole traffic has a line of its own.
+        yield from warnings_of(self.facts, symbol, has_range=False)
+        layout = self.facts.group.layout
+        first = next((c for c in symbol.columns if c.axis == 0), None)
+        later = next((c for c in symbol.columns if c.axis), None)
+        if first and later and not may_be_chance(self.facts, symbol):
+            names = f"{layout.column_name(first)} and {layout.column_name(later)}"
+            yield f"{names}, a first dimension and a later one, were always equal; is that chance?"
+        if symbol.ambiguous:
+            yield "another symbol never differed from it in these calls; only other calls tell"
