@@ -211,7 +211,7 @@ def page(rows: Sequence[str]) -> str:
 
 Each row is a separate environment on {platform.system()}, {platform.machine()}, CPU. "lowest" has
 the lowest allowed version of each direct dependency, with the extras {", ".join(EXTRAS)}. A subset
-of the fast tests ran in each; "pages" means README, Start and others, followed block by block.
+of the fast tests ran in each; "pages" means README, Start and others, run block by block.
 
 | Python | torch | dependencies | what | result |
 | --- | --- | --- | --- | --- |

@@ -62,7 +62,7 @@ def test_the_smallest_tape(whole: Path, tmp_path: Path, check: str) -> None:
     [
         ("true", "nothing fails with this tape"),
         ("no-such-command", "the check cannot be run: exit code 127; "),
-        ("false", "the check fails without any call too: exit code 1. Run it by hand"),
+        ("false", "the check also fails with no calls: exit code 1. Run it by hand"),
     ],
 )
 def test_what_is_no_check(whole: Path, tmp_path: Path, command: str, words: str) -> None:

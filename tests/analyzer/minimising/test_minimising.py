@@ -170,7 +170,7 @@ def test_nothing_to_do(whole: Path, tmp_path: Path) -> None:
     [
         (3, {}, "3 is no check"),
         (checked.raises, {"max_seconds": -1}, "not a limit"),
-        (lambda tape: True, {}, "the check fails without any call too: the check returned true"),
+        (lambda tape: True, {}, "the check also fails with no calls: the check returned true"),
     ],
 )
 def test_what_cannot_be(

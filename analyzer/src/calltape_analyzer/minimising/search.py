@@ -128,7 +128,7 @@ class Search:
         self._kept.append(path)
         if self._is_same(self._run(self._write([]), "no calls")):
             raise UsageError(
-                f"the check fails without any call too: {self.reason}", advice=_BY_HAND
+                f"the check also fails with no calls: {self.reason}", advice=_BY_HAND
             )
 
     def _first(self, path: str) -> Outcome:
