@@ -156,7 +156,7 @@ async function callForm(call, kinds) {
   if (record.outputs_missing !== undefined) made.outputs_missing = record.outputs_missing;
   const sides = [["inputs", call.inputs], ["outputs", call.outputs]].filter(([, side]) => side !== null);
   try {
-    await knownBlob(call, kinds);
+    await checkBlob(call, kinds, sides.some(([, { leaves }]) => leaves.some(({ key }) => key !== undefined)));
     const values = [];
     for (const [, side] of sides) values.push(await valuesOf(call, side, kinds));
     sides.forEach(([name, side], at) => (made[name] = treeForm(side, values[at])));
@@ -168,13 +168,13 @@ async function callForm(call, kinds) {
   return made;
 }
 
-/** Compares the blob of a call with its checksums. One that only a later version knows costs the values in it. */
-async function knownBlob(call, kinds) {
+/** Compares the blob of a call with its checksums. A broken one costs all its values, if it has any; one that only a later version knows those in it. */
+async function checkBlob(call, kinds, hasValues) {
   try {
     await call.check();
   } catch (error) {
-    if (kindOf(error) !== "unsupported") throw error;
-    kinds.add("unsupported");
+    kinds.add(kindOf(error));
+    if (hasValues && error.kind !== "unsupported") throw error;
   }
 }
 

@@ -150,7 +150,7 @@ function entryOf(name, facts) {
   const dtype = facts.get("dtype");
   const shape = naturals(facts.get("shape"));
   const offsets = naturals(facts.get("data_offsets"));
-  if (typeof dtype !== "string" || dtype === "" || characters(dtype) > MAX_TORCH_NAME) {
+  if (typeof dtype !== "string" || dtype === "" || characters(dtype) > MAX_TORCH_NAME || /\p{Surrogate}/u.test(dtype)) {
     throw invalid(`tensor ${shown} has no valid dtype`);
   }
   // One axis more than a tensor may have: complex numbers may have a last axis of 2.

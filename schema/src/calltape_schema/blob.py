@@ -245,7 +245,8 @@ def _entry(name: str, facts: Any) -> Entry:
     offsets = _naturals(facts.get("data_offsets"))
     if len(facts) > 3:
         _check_nesting(facts, 1)
-    if not isinstance(dtype, str) or not 0 < len(dtype) <= _MAX_DTYPE:
+    is_text = isinstance(dtype, str) and not any("\ud800" <= one <= "\udfff" for one in dtype)
+    if not is_text or not 0 < len(dtype) <= _MAX_DTYPE:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid dtype")
     # One axis more than a tensor may have: complex numbers are stored with a last axis of 2.
     if shape is None or len(shape) > MAX_RANK + 1:
