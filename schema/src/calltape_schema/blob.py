@@ -245,8 +245,7 @@ def _entry(name: str, facts: Any) -> Entry:
     offsets = _naturals(facts.get("data_offsets"))
     if len(facts) > 3:
         _check_nesting(facts, 1)
-    is_text = isinstance(dtype, str) and not any("\ud800" <= one <= "\udfff" for one in dtype)
-    if not is_text or not 0 < len(dtype) <= _MAX_DTYPE:
+    if not isinstance(dtype, str) or not 0 < len(dtype) <= _MAX_DTYPE or _has_surrogates(dtype):
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid dtype")
     # One axis more than a tensor may have: complex numbers are stored with a last axis of 2.
     if shape is None or len(shape) > MAX_RANK + 1:
@@ -263,6 +262,10 @@ def _entry(name: str, facts: Any) -> Entry:
         reason = f"tensor {name[:80]!r}: {end - begin} bytes for {dtype} of {shown}"
         raise TapeError("invalid", reason)
     return Entry(dtype, shape, begin, end)
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _check_nesting(value: Any, above: int) -> None:
