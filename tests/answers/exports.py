@@ -6,7 +6,7 @@ import contextlib
 import mmap
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,22 @@ _MEMORY = 2**28
 _MAX_REASON = 400
 
 
-def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
+def exported(case: Case, tape: Path, target: str, without: Collection[int] = ()) -> dict[str, Any]:
     """What exporting a case gives.
 
     Args:
         case: its model and calls.
         tape: the recording of ``case.drive``.
         target: ``"torch"`` or ``"onnx"``.
+        without: numbers of calls to leave out, as if they had not been recorded.
     """
     warnings.simplefilter("ignore")
     small = case if isinstance(case, Small) else None
     module = (small.exported or small.make)() if small else case.make()
     # The model is made before the tape is opened: then the classes that the tape names are loaded.
-    with torch.no_grad(), open_tape(str(tape), classes=case.classes) as opened:
+    with torch.no_grad(), open_tape(str(tape), classes=case.classes) as whole:
+        some = [call for call in whole if call.number not in without]
+        opened = whole.only(calls=some) if without else whole
         with _still_clock(), _made_by() as made, _runs(module) as runs:
             try:
                 programs = export(

@@ -21,7 +21,7 @@ from typing import Any
 from tests.answers.normalising import RECORDED
 from tests.answers.subjects import ROOT, Subject, subjects
 
-__all__ = ["asked"]
+__all__ = ["asked", "step"]
 
 _TIMEOUT = 1800
 """Seconds that one step may take: far more than any does, also on a busy machine."""
@@ -56,20 +56,17 @@ def asked(
         jobs: how many processes work at once.
         tell: is told what is done, in words.
     """
-    for name in _ONE_THREAD:
-        os.environ[name] = "1"
-    _forks.set_forkserver_preload(list(_PRELOADED))
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="answers-") as folder, ThreadPoolExecutor(jobs) as pool:
         place = Path(folder)
         recorded = {one.name: one for one in some if one.case}
         # What a recording is compared with is recorded as well.
         recorded |= {one.next: subjects()[one.next] for one in recorded.values()}
-        failed = dict(pool.map(lambda name: (name, _step(place, "record", [name])), recorded))
+        failed = dict(pool.map(lambda name: (name, step(place, "record", [name])), recorded))
         failed = {name: found["error"] for name, found in failed.items() if "error" in found}
         tell(f"{len(recorded)} recordings after {time.monotonic() - begin:.0f} s")
         exports = [
-            pool.submit(_step, place, "export", [one.name, target])
+            pool.submit(step, place, "export", [one.name, target])
             for one in some
             for target in one.targets
             if one.name not in failed
@@ -78,7 +75,7 @@ def asked(
         batches = [kept[at : at + _BATCH] for at in range(0, len(kept), _BATCH)]
         batches += [[one] for one in some if one.case and one.name not in failed]
         questions = [
-            pool.submit(_step, place, "ask", [one.name for one in batch]) for batch in batches
+            pool.submit(step, place, "ask", [one.name for one in batch]) for batch in batches
         ]
         answers: dict[str, dict[str, Any]] = {one.name: {} for one in some}
         for name, why in failed.items():
@@ -118,21 +115,33 @@ def _add(answers: dict[str, dict[str, Any]], names: Iterable[str], found: dict[s
         answers[name] |= own
 
 
-def _step(folder: Path, step: str, words: list[str]) -> dict[str, Any]:
-    """What a step found, or the error that ended it."""
+def step(folder: Path, name: str, words: list[str]) -> dict[str, Any]:
+    """Does a step of ``tests.answers.steps`` in a process of its own.
+
+    Args:
+        folder: of the run.
+        name: of the step.
+        words: what the step takes.
+
+    Returns:
+        What it found, or the ``error`` that ended it.
+    """
+    for variable in _ONE_THREAD:
+        os.environ[variable] = "1"
+    _forks.set_forkserver_preload(list(_PRELOADED))
     with contextlib.ExitStack() as stack:
         said, trouble = (
             stack.enter_context(tempfile.NamedTemporaryFile("r", dir=folder)) for _ in range(2)
         )
         process = _forks.Process(
-            target=_forked, args=(step, str(folder), words, said.name, trouble.name)
+            target=_forked, args=(name, str(folder), words, said.name, trouble.name)
         )
         process.start()
         process.join(_TIMEOUT)
         # Not the exit code: another thread that starts a process may have taken it.
         if answer := Path(said.name).read_text():
             found: dict[str, Any] = json.loads(answer)
-            _spent[step, words[0]] = found["seconds"]
+            _spent[name, words[0]] = found["seconds"]
             return found
         why = f"no end after {_TIMEOUT} s"
         if process.is_alive():
@@ -140,7 +149,7 @@ def _step(folder: Path, step: str, words: list[str]) -> dict[str, Any]:
         else:
             last = trouble.read().strip().splitlines()[-1:]
             why = RECORDED.text(" ".join(["ended without an answer:", *last]))
-        return {"step": step, "subject": words[0], "error": why}
+        return {"step": name, "subject": words[0], "error": why}
 
 
 def _forked(step: str, folder: str, words: list[str], said: str, trouble: str) -> None:

@@ -46,10 +46,10 @@ def _asked(folder: Path, subject: Subject) -> dict[str, Any]:
 
 
 def _export(folder: Path, words: list[str]) -> dict[str, Any]:
-    name, target = words
+    name, target, *without = words
     case = subjects()[name].case
     assert case is not None
-    found = exported(case, _tape(folder, name), target)
+    found = exported(case, _tape(folder, name), target, {*map(int, without)})
     return {"answers": {name: {f"export to {target}": RECORDED.value(found)}}}
 
 
