@@ -127,9 +127,7 @@ class Search:
         self._seen.add(_digest_of(path))
         self._kept.append(path)
         if self._is_same(self._run(self._write([]), "no calls")):
-            raise UsageError(
-                f"the check also fails with no calls: {self.reason}", advice=_BY_HAND
-            )
+            raise UsageError(f"the check also fails with no calls: {self.reason}", advice=_BY_HAND)
 
     def _first(self, path: str) -> Outcome:
         outcome = self._run(path, "the whole tape")
