@@ -109,4 +109,4 @@ def test_the_line_of_a_target_that_was_there_before() -> None:
     line = coverage_text(Coverage(seen=3, kept=3), since=recorder.FOUND)
     assert line == f"3 of 3 calls seen since {recorder.FOUND}, were kept"
     assert text.count("coverage 3 of 3 calls seen since …") == 2
-    assert f"a time and `{recorder.FOUND}`" in text
+    assert f"gives the time `{recorder.FOUND}`" in text
