@@ -38,8 +38,7 @@ if TYPE_CHECKING:
         PartExplanation,
         Sighting,
     )
-    from calltape_analyzer.exporting.export import export
-    from calltape_analyzer.exporting.options import ExportOptions
+    from calltape_analyzer.exporting.export import ExportOptions, export
     from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.limits import Limits
     from calltape_analyzer.minimising.minimising import MinimiseReport, minimise
@@ -229,8 +228,7 @@ _NAMES = {
         "PartExplanation",
         "Sighting",
     ),
-    "exporting.export": ("export",),
-    "exporting.options": ("ExportOptions",),
+    "exporting.export": ("ExportOptions", "export"),
     "facts": ("Fact", "Note", "Rejection"),
     "limits": ("Limits",),
     "minimising.minimising": ("MinimiseReport", "minimise"),

@@ -39,7 +39,6 @@ OF_PYTHON = {
     "targets/": "is used in Python",
     "program_source.py": "shapes and arguments are asked for in Python",
     "variant.py": "one variant is asked for in Python",
-    "exporting/parts.py": "the command exports no parts",
     "programs/programs.py": "programs are installed in Python",
     "progress.py": "HTML of notebooks",
     "pytree/rendering.py": "a repr",
@@ -49,7 +48,7 @@ OF_PYTHON = {
 }
 """Files whose texts the command does not print as messages."""
 OF_ARGUMENTS = {
-    "tape.py": 4, "opening.py": 1, "exporting/export.py": 2, "exporting/options.py": 3,
+    "tape.py": 4, "opening.py": 1, "exporting/export.py": 6,
     "replaying/replaying.py": 1, "programs/untrusted_files.py": 2,
     "explanation.py": 1,
 }  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 from calltape_analyzer import ExportOptions, NoVariant, Programs, Tape, check, export
 from calltape_analyzer.exporting import program_search
-from calltape_analyzer.exporting.inspection.facts_read import unread_inputs
+from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model
 

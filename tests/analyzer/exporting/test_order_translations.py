@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from calltape_analyzer.exporting.onnx.conversion import order_as_stored
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
-from calltape_analyzer.exporting.onnx.storage_order import order_as_stored
 from calltape_analyzer.exporting.onnx.translations import translations
 from calltape_analyzer.programs.onnx_model import OnnxModel
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from calltape_analyzer.exporting.inspection.facts_read import asked_facts
+from calltape_analyzer.exporting.inspection.untraceable import asked_facts
 
 FILE = "test_asked_facts.py"
 

@@ -53,7 +53,7 @@ from calltape_analyzer.wording.verdicts import last_lines
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
-    from calltape_analyzer.exporting.options import ExportOptions
+    from calltape_analyzer.exporting.export import ExportOptions
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.tape import Tape
 
@@ -106,7 +106,7 @@ def export(
     calltape export runs/llm.tape --model my.models:llama --out exported/
     calltape export runs/llm.tape --model my.models:llama --to onnx --opset 20
     """
-    from calltape_analyzer.exporting.options import ExportOptions
+    from calltape_analyzer.exporting.export import ExportOptions
 
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset needs --to onnx")

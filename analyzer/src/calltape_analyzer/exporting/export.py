@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.onnx.conversion import to_onnx
-from calltape_analyzer.exporting.options import ExportOptions
-from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Budget, Progress
-from calltape_analyzer.exporting.session.probing import Probing
+from calltape_analyzer.exporting.session.probing import Probe, Probing
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import stopped_by
@@ -29,12 +32,62 @@ from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
+from calltape_analyzer.writing.output_file import TemporaryFolder
 
 if TYPE_CHECKING:
     import torch
 
 
-__all__ = ["export"]
+__all__ = ["ExportOptions", "export"]
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How programs are made and checked, and what that may cost. The defaults are for a workstation
+    that has room for the recorded calls.
+
+    Attributes:
+        merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
+            ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
+        tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
+        attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
+            run at other sizes than the recorded ones; by default a minute, for a trace half a
+            minute and a tenth of a second per module.
+        probe: at which other sizes model and programs are run and compared: ``"near"`` is up to 4
+            times the recorded ones, ``"far"`` up to 500 times, ``"none"`` is at none.
+        max_memory: the bytes that a run at other sizes may take, with the run that it is compared
+            with. By default what the largest recorded call takes, or 256 MiB if that is more, and
+            never more than half of what is free (for ``probe="far"``: that half).
+        max_seconds: how long all of it may take; no limit by default. When the time is up, the
+            programs that were found are returned, and ``missing`` says what was not tried. A trace
+            is interrupted (in the main thread), a run of a recorded call is not.
+        exporter: for ``torch.export.export`` or ``torch.onnx.export``, as in
+            ``{"opset_version": 20}``.
+
+    Raises:
+        UsageError: for a value that is none of these.
+    """
+
+    merge: Literal["auto", "never"] = "auto"
+    tolerances: Tolerances | None = None
+    attempt_seconds: float | None = None
+    probe: Probe = "near"
+    max_memory: int | None = None
+    max_seconds: float | None = None
+    exporter: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.merge not in ("auto", "never"):
+            raise UsageError(f"merge={self.merge!r}", advice="pass 'auto' or 'never'")
+        if self.probe not in ("near", "far", "none"):
+            raise UsageError(f"probe={self.probe!r}", advice="pass 'near', 'far' or 'none'")
+        if self.max_memory is not None and self.max_memory < 0:
+            raise UsageError(f"max_memory={self.max_memory!r}", advice="pass bytes, or None")
+        for name in ("max_seconds", "attempt_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise UsageError(f"{name}={seconds!r}", advice="pass a number above 0, or None")
+
 
 _DEFAULTS = ExportOptions()
 
@@ -90,8 +143,13 @@ def export(
     session = Session.of(tape, module, bounds)
     _reject_scripted(session.module)
     session.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
+    session.probing.seconds = options.attempt_seconds or session.probing.seconds
     session.budget = Budget(options.max_seconds, told_by(progress))
-    exporter = _exporter(session, to, options)
+    exporter = Exporter(session, seconds=options.attempt_seconds)
+    if to == "onnx":
+        exporter.convert = partial(to_onnx, options=options.exporter)
+    else:
+        exporter.options = dict(options.exporter)
     with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
 
@@ -99,18 +157,76 @@ def export(
 def _with_parts(
     tape: Tape,
     module: torch.nn.Module | Callable[..., Any],
-    parts: Sequence[str],
+    names: Sequence[str],
     drive: Callable[[], Any] | None,
-    exported: Callable[..., Programs],
+    exported: Callable[[Tape, Any], Programs],
 ) -> Programs:
-    if isinstance(parts, str) or not parts:
-        raise UsageError(f"parts={parts!r}", advice="pass a list of names of submodules")
+    """The programs of a model and of its parts. A tape has the calls of one module; those of the
+    parts are recorded while the model runs, and each part is exported from them.
+
+    Raises:
+        UsageError: there is no such part, it was not called, or calltape-recorder is missing.
+        ExportError: a part cannot be exported.
+    """
+    if isinstance(names, str) or not names:
+        raise UsageError(f"parts={names!r}", advice="pass a list of names of submodules")
     session = Session.of(tape, module, Tolerances())
     # First, because a name that is wrong should not cost an export.
-    found = exported_parts(tape, session, parts, drive, exported)
+    modules = dict(session.module.named_modules())
+    unknown = [name for name in names if name not in modules or not name]
+    if unknown:
+        raise UsageError(
+            f"{type(session.module).__name__} has no part {unknown[0]!r}",
+            advice="name submodules as named_modules() does",
+        )
+    found: dict[str, Programs] = {}
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryFolder())
+        parts = {name: modules[name] for name in names}
+        paths = _recorded(parts, folder, drive or (lambda: _run_again(tape, session)))
+        for name, path in paths.items():
+            opened = stack.enter_context(open_tape(path, classes=tape.class_index))
+            if not len(opened):
+                raise UsageError(
+                    f"the part {name!r} was not called",
+                    advice="pass drive=, a function that calls it: lambda: model.generate(ids)",
+                )
+            found[name] = exported(opened, parts[name])
+        resource = stack.pop_all()
+    for part in found.values():
+        part.set_resource(resource)  # their tapes, by which they can be verified
     programs = exported(tape, module)
     programs.parts.update(found)
     return programs
+
+
+def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> dict[str, Path]:
+    """Records the calls of each part to a tape of its own."""
+    import torch
+
+    try:
+        from calltape_recorder import record
+    except ImportError:
+        raise UsageError(
+            "parts= needs the recorder, which is not installed",
+            advice="run `pip install ./recorder` in a clone of calltape",
+        ) from None
+    paths = {name: folder / f"{number}.tape" for number, name in enumerate(parts)}
+    with ExitStack() as recorders, torch.no_grad():
+        for name, path in paths.items():
+            recorders.enter_context(record(parts[name], path))
+        drive()
+    return paths
+
+
+def _run_again(tape: Tape, session: Session) -> None:
+    """One call of each recorded size, through the model."""
+    for variant in tape.variants():
+        facts = variant.facts
+        for row in range(len(facts.rows)):
+            sizing = Sizing(row, tuple(symbol.values[row] for symbol in facts.symbols), False)
+            sample = session.sample(facts, sizing)
+            session.eager(Plan.of(facts, sample, session.sorter.signature), sample)
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:
@@ -124,21 +240,6 @@ def _reject_scripted(module: torch.nn.Module) -> None:
                 "torch.export cannot trace",
                 advice="load its weights into the module that it was made from, and export that",
             )
-
-
-def _exporter(session: Session, to: str, options: ExportOptions) -> Exporter:
-    seconds, given = options.attempt_seconds, dict(options.exporter)
-    if seconds:
-        session.probing.seconds = seconds
-    if to == "torch":
-        return Exporter(session, given, seconds=seconds)
-    return Exporter(
-        session,
-        convert=lambda exported, plan, result, variant: to_onnx(
-            exported, plan, result, variant, given
-        ),
-        seconds=seconds,
-    )
 
 
 def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:

@@ -23,7 +23,7 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.inspection.facts_read import unread_inputs
+from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds, time_limit
 from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros

@@ -1,4 +1,4 @@
-"""What no program can do: nested tensors, sparse ones, dicts by data, random numbers of Python.
+"""What no program has of a model: layouts, random numbers of Python, and answers about tensors.
 
 torch.export (2.15) fails on a nested tensor, as an argument and where the model makes one; with
 ``strict=True`` it makes a program of one that can be neither run nor saved. Of a sparse tensor the
@@ -9,20 +9,34 @@ what came of a number, and not the number: a program cannot draw it. Nor do two 
 branch is not taken in either. So a recorded call is run with the smallest and the largest numbers
 that the generators give. What is the same with all of them does not depend on them: a model may
 draw for its training mode only, or give its generator a seed of its own.
+
+Code may ask for flags such as ``is_conj()``, whether a tensor is a ``Parameter``, where it is in
+memory. The code is read and not run, so that nobody knows whether results depend on the answer.
+Strides and shared memory are not among these facts: a tape has them, and programs have guards on
+them.
+
+A trace makes a constant of what Python computes from values (``len(str(ids.tolist()))``), and the
+program reads them no more. A model may also not need an argument. Nobody can tell these apart from
+a program alone, so that it is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dis
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.model.code import may_draw
+from calltape_analyzer.model.code import code_of, held_by, may_draw, names_in
 from calltape_analyzer.programs.notes import NotDrawn
 from calltape_analyzer.programs.reasons import DrawnByPython, Untraceable, UntraceableKind
 from calltape_analyzer.pytree.nodes import nested_places
@@ -33,7 +47,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 if TYPE_CHECKING:
     from calltape_analyzer.model.randomness import Numbers
 
-__all__ = ["drawn_by_python", "why_untraceable"]
+__all__ = ["asked_facts", "drawn_by_python", "unread_inputs", "why_untraceable"]
 
 _STORED = ("strided", "jagged")
 """The layouts whose values a tape has."""
@@ -127,3 +141,179 @@ def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) 
         return bool(session.in_sandbox(differs, session.budget.within(session.probing.seconds)))
     except Exception:  # models raise errors of any type
         return True
+
+
+_METHODS = frozenset({
+    "_is_alias_of", "_is_view", "_typed_storage", "data_ptr", "is_conj", "is_inference", "is_neg",
+    "storage_offset", "untyped_storage",
+})  # fmt: skip
+_FACTS = _METHODS | {"Parameter", "_base", "_version", "grad_fn", "is_leaf", "requires_grad"}
+"""What code names that asks for a fact."""
+_LOADS = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_METHOD"})
+_CALLED = ("forward", "__call__")
+"""Methods that are called without their names in the code."""
+
+
+class AskedFact(NamedTuple):
+    """A fact that code asks for.
+
+    Attributes:
+        name: of the method, the property or the class.
+        file: the code is in, without its folders.
+        line: of the file.
+    """
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        called = "()" if self.name in _METHODS else ""
+        return f"{self.name}{called} ({self.file}:{self.line})"
+
+
+def asked_facts(target: Any, method: str = "forward") -> list[AskedFact]:
+    """Each fact that the code of a model asks for, at the first place where it does.
+
+    Args:
+        target: the model.
+        method: of it, that is called.
+    """
+    found: dict[str, AskedFact] = {}
+    for function in _reached(target, method):
+        for fact in _asked_in(function.__code__, function.__globals__):
+            known = found.setdefault(fact.name, fact)
+            found[fact.name] = min(known, fact)
+    return sorted(found.values(), key=lambda fact: (fact.file, fact.line))
+
+
+def _reached(target: Any, method: str) -> Iterator[FunctionType]:
+    """The functions that a call may reach: those that a part of the model holds, its methods, and
+    from there on all whose names the code has. A model has many that no call reaches, such as those
+    that load weights."""
+    parts = list(getattr(target, "modules", tuple)())
+    by_name = _values_by_name(target, parts)
+    waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]
+    waiting += [one for name in (method, *_CALLED) for one in by_name.pop(name, ())]
+    known: set[int] = set()
+    while waiting:
+        function = _function_of(waiting.pop())
+        if function is not None and id(function) not in known:
+            known.add(id(function))
+            yield function
+            waiting += held_by(function)
+            names = names_in(function.__code__)
+            waiting += [one for name in names for one in by_name.pop(name, ())]
+
+
+def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
+    """What the classes of a model have, the modules of Python that these are in, and the classes in
+    them that are no models."""
+    from torch.nn import Module
+
+    # By their ids: a class may have a metaclass without a hash.
+    owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
+    for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
+        owners[id(module)] = module
+        kinds = (one for one in list(vars(module).values()) if isinstance(one, type))
+        owners.update({id(kind): kind for kind in kinds if not issubclass(kind, Module)})
+    found: dict[str, list[Any]] = defaultdict(list)
+    for owner in owners.values():
+        for name, value in list(vars(owner).items()) if _is_own(owner) else ():
+            if name in _CALLED or not name.startswith("__"):  # super().__init__() names all of them
+                found[name].append(value)
+    return found
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """What runs if a value is called or read, as far as it is the model's own code."""
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, (classmethod, staticmethod, MethodType)):
+        value = value.__func__
+    return value if isinstance(value, FunctionType) and _is_own(value) else None
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a function, a class or a module of Python is not torch's."""
+    name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+    return str(name).partition(".")[0] not in ("torch", "builtins")
+
+
+def _asked_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[AskedFact]:
+    """What code asks for.
+
+    Args:
+        code: of a function, or of one within it.
+        beside: the globals of the function.
+    """
+    owner: Any = None
+    for instruction in dis.get_instructions(code):
+        name, at = instruction.argval, instruction.offset
+        if instruction.opname in _LOADS and name in _FACTS:
+            is_global = instruction.opname == "LOAD_GLOBAL"
+            if name != "Parameter" or _is_of_torch(beside.get(name) if is_global else owner):
+                line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
+                file = Path(code.co_filename).name
+                yield AskedFact(name, file, line or code.co_firstlineno)
+        if instruction.opname != "EXTENDED_ARG":
+            owner = name
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _asked_in(constant, beside)
+
+
+def _is_of_torch(value: Any) -> bool:
+    """Whether a class, or the name of what has it, is torch's: ``inspect`` has a Parameter, too."""
+    from torch.nn import Parameter
+
+    return value is Parameter or (isinstance(value, str) and value in ("nn", "parameter"))
+
+
+_OF_SIZES = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")
+"""Operators that read no values of their tensor."""
+_CHECKS = ("_assert", "sym_constrain_range")
+
+
+def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
+    """The names of the tensors among the inputs whose values nothing depends on: no output, no
+    tensor that is written to, and no condition.
+
+    Args:
+        exported: a ``torch.export.ExportedProgram``.
+        names: of its inputs, for people.
+    """
+    nodes = {node.name: node for node in exported.graph.nodes}
+    read = _read_by([node for node in nodes.values() if _is_effect(node)])
+    inputs = [s for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    return [
+        name
+        for name, spec in zip(names, inputs, strict=True)
+        if (node := nodes.get(getattr(spec.arg, "name", ""))) is not None
+        and hasattr(node.meta.get("val"), "shape")
+        and node not in read
+    ]
+
+
+def _is_effect(node: Any) -> bool:
+    """Whether somebody sees what a node does."""
+    if node.op != "call_function":
+        return bool(node.op == "output")
+    schema = getattr(node.target, "_schema", None)
+    return any(word in str(node.target) for word in _CHECKS) or getattr(schema, "is_mutable", False)
+
+
+def _read_by(nodes: Sequence[Any]) -> set[Any]:
+    """These nodes, and all whose values they depend on."""
+    found, waiting = set(nodes), list(nodes)
+    while waiting:
+        for before in _values_of(waiting.pop()):
+            if before not in found:
+                found.add(before)
+                waiting.append(before)
+    return found
+
+
+def _values_of(node: Any) -> Iterator[Any]:
+    is_of_sizes = node.op == "call_function" and any(w in str(node.target) for w in _OF_SIZES)
+    return iter(()) if is_of_sizes else iter(node.all_input_nodes)

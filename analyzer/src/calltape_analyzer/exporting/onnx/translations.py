@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from calltape_analyzer.exporting.onnx.assertions import check, check_translation
-from calltape_analyzer.exporting.onnx.order_translations import order_translations
-from calltape_analyzer.exporting.onnx.pool_translations import pool_translations
 
 __all__ = ["translations"]
 
@@ -83,8 +81,8 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
         return _squeezed(op, self, dim)
 
     return {
-        **order_translations(op),
-        **pool_translations(op),
+        **_of_order(op),
+        **_of_pools(op),
         "squeeze.default": squeezed,
         "squeeze.dim": squeezed,
         "squeeze.dims": squeezed,
@@ -240,3 +238,208 @@ def _causal_mask(op: Any, query: Any, key: Any) -> Any:
     columns = op.Range(zero, op.Squeeze(op.Shape(key, start=-2, end=-1), axis), one)
     last = op.Constant(value_ints=[1])
     return op.GreaterOrEqual(op.Unsqueeze(rows, last), columns)
+
+
+def _of_order(op: Any) -> dict[str, Callable[..., Any]]:
+    """Running maxima and products, and the extremes of all dimensions, which torch.onnx (2.15)
+    translates not at all."""
+
+    def maxima(self: Any, dim: int) -> tuple[Any, Any]:
+        return _running(op, self, dim, op.ReduceMax)
+
+    def minima(self: Any, dim: int) -> tuple[Any, Any]:
+        return _running(op, self, dim, op.ReduceMin)
+
+    def products(self: Any, dim: int, dtype: Any = None) -> Any:
+        return _products(op, self, dim, dtype)
+
+    def largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+        return _reduced(op, op.ReduceMax, self, dim, keepdim)
+
+    def smallest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+        return _reduced(op, op.ReduceMin, self, dim, keepdim)
+
+    return {
+        "amax.default": largest_of_all,
+        "amin.default": smallest_of_all,
+        "cummax.default": maxima,
+        "cummin.default": minima,
+        "cumprod.default": products,
+    }
+
+
+def _reduced(op: Any, best_of: Callable[..., Any], x: Any, dim: Any, keepdim: bool) -> Any:
+    """The best of some dimensions; of all, if none is named, which torch.onnx does not take."""
+    axes = [dim] if isinstance(dim, int) else list(dim or ())
+    if not axes:
+        return best_of(x, keepdims=int(keepdim))
+    return best_of(x, op.Constant(value_ints=axes), keepdims=int(keepdim))
+
+
+class _Row(NamedTuple):
+    """Which dimension of a tensor of which rank. A scalar is a row of its own."""
+
+    axis: int
+    rank: int
+
+
+def _row(x: Any, dim: int) -> _Row:
+    rank = len(x.shape)
+    return _Row(dim % rank if rank else 0, rank)
+
+
+def _prefixes(op: Any, x: Any, of: _Row) -> tuple[Any, Any, Any]:
+    """What each element has before it.
+
+    Returns:
+        ``x`` with its dimension last and one before it, for the element that looks; whether an
+        element is one that it sees; and the places ``0, 1, ...``.
+    """
+    axis, rank = of
+    order = [*(i for i in range(rank) if i != axis), axis]
+    row = op.Unsqueeze(op.Transpose(x, perm=order), op.Constant(value_ints=[-2]))
+    size = op.Squeeze(op.Shape(x, start=axis, end=axis + 1), op.Constant(value_ints=[0]))
+    places = op.Range(op.Constant(value_int=0), size, op.Constant(value_int=1))
+    seen = op.LessOrEqual(places, op.Unsqueeze(places, op.Constant(value_ints=[-1])))
+    return row, seen, places
+
+
+def _back(op: Any, x: Any, of: _Row) -> Any:
+    """The last dimension where it was."""
+    axis, rank = of
+    order = list(range(rank - 1))
+    order.insert(axis, rank - 1)
+    return op.Transpose(x, perm=order)
+
+
+def _running(op: Any, x: Any, dim: int, best_of: Callable[..., Any]) -> tuple[Any, Any]:
+    """The best of all elements up to each one, and where the last one of these is."""
+    of, last = _row(x, dim), op.Constant(value_ints=[-1])
+    if not of.rank:
+        return op.Identity(x), op.Constant(value_int=0)
+    row, seen, places = _prefixes(op, x, of)
+    first = op.Slice(
+        row, op.Constant(value_ints=[0]), op.Constant(value_ints=[1]), last
+    )  # everything sees it, so it changes no maximum
+    best = best_of(op.Where(seen, row, first), last, keepdims=1)
+    is_best = op.And(seen, op.Equal(row, best))
+    where = op.ReduceMax(op.Where(is_best, places, op.Constant(value_int=0)), last, keepdims=0)
+    return _back(op, op.Squeeze(best, last), of), _back(op, where, of)
+
+
+def _products(op: Any, x: Any, dim: int, dtype: Any) -> Any:
+    of = _row(x, dim)
+    if dtype is not None and dtype >= 0:
+        x = op.Cast(x, to=int(dtype))
+    elif x.dtype is not None and (x.dtype.is_integer() or x.dtype.name == "BOOL"):
+        x = op.Cast(x, to=_INT64)
+    if not of.rank:
+        return op.Identity(x)
+    row, seen, _ = _prefixes(op, x, of)
+    factors = op.Where(seen, row, op.CastLike(op.Constant(value_int=1), row))
+    products = op.ReduceProd(factors, op.Constant(value_ints=[-1]), keepdims=0)
+    return _back(op, products, of)
+
+
+def _of_pools(op: Any) -> dict[str, Callable[..., Any]]:
+    """Adaptive pools: means, whose windows follow from the size of the picture, and the maximum of
+    all of it.
+
+    torch.onnx (2.15) has none. It decomposes the operators, and the decomposition makes constants
+    of the windows that the traced picture has: the model is wrong, or fails, at other sizes. Here
+    the windows are computed when the model runs.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for dims in (1, 2, 3):
+        mean, maximum = _mean_of(op, dims), _maximum_of(op, dims)
+        found[f"adaptive_avg_pool{dims}d.default"] = mean
+        found[f"adaptive_max_pool{dims}d.default"] = maximum
+        if dims > 1:
+            found[f"_adaptive_avg_pool{dims}d.default"] = mean
+    return found
+
+
+def _mean_of(op: Any, dims: int) -> Callable[..., Any]:
+    def mean(self: Any, output_size: Any) -> Any:
+        rank = len(self.shape)
+        axes = list(range(rank - dims, rank))
+        wanted = _sizes(output_size, dims)
+        if all(type(size) is int and size == 1 for size in wanted):
+            return op.ReduceMean(self, op.Constant(value_ints=axes), keepdims=1)
+        kernel = _even_kernel([self.shape[axis] for axis in axes], wanted)
+        if kernel is not None and rank == dims + 2:
+            return op.AveragePool(self, kernel_shape=kernel, strides=kernel)
+        x = self
+        is_small = x.dtype is not None and x.dtype.is_floating_point() and x.dtype.itemsize < 4
+        if is_small:  # torch adds up in float32
+            x = op.Cast(x, to=1)
+        for axis, size in zip(axes, wanted, strict=True):
+            values, is_inside, count = _windows(op, x, axis, rank, size)
+            zero = op.CastLike(op.Constant(value_float=0.0), x)
+            inside = op.Where(is_inside, values, zero)
+            total = op.ReduceSum(inside, op.Constant(value_ints=[axis + 1]), keepdims=0)
+            x = op.Div(total, op.CastLike(count, total))
+        return op.CastLike(x, self) if is_small else x
+
+    return mean
+
+
+def _maximum_of(op: Any, dims: int) -> Callable[..., Any]:
+    def maximum(self: Any, output_size: Any) -> tuple[Any, Any]:
+        """The maximum of a whole picture, and where the first one is in it when it is flattened. No
+        program with more windows is converted."""
+        rank = len(self.shape)
+        axes = op.Constant(value_ints=list(range(rank - dims, rank)))
+        last = op.Constant(value_ints=[0] * (rank - dims) + [-1])
+        place = op.ArgMax(op.Reshape(self, last), axis=-1, keepdims=1)
+        one_each = op.Constant(value_ints=[0] * (rank - dims) + [1] * dims)
+        return op.ReduceMax(self, axes, keepdims=1), op.Reshape(place, one_each)
+
+    return maximum
+
+
+def _sizes(output_size: Any, dims: int) -> list[Any]:
+    sizes = list(output_size) if isinstance(output_size, Sequence) else [output_size]
+    return sizes * dims if len(sizes) == 1 else sizes
+
+
+def _even_kernel(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
+    """The window, if it is the same everywhere and known now."""
+    if not all(type(size) is int for size in (*sizes, *wanted)):
+        return None
+    if any(size % parts for size, parts in zip(sizes, wanted, strict=True)):
+        return None
+    return [size // parts for size, parts in zip(sizes, wanted, strict=True)]
+
+
+def _windows(op: Any, x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
+    """The elements of each window along one dimension.
+
+    Returns:
+        ``x`` with two dimensions in place of one: the windows, and the elements of each, as many as
+        the longest one has; whether an element is in its window; and how many are.
+    """
+    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+    size = op.Squeeze(op.Shape(x, start=axis, end=axis + 1), op.Constant(value_ints=[0]))
+    parts = op.Constant(value_int=wanted) if type(wanted) is int else _scalar(op, wanted)
+    steps = op.Range(zero, parts, one)
+    begins = op.Div(op.Mul(steps, size), parts)
+    last = op.Sub(parts, one)
+    ends = op.Div(op.Add(op.Mul(op.Add(steps, one), size), last), parts)
+    counts = op.Sub(ends, begins)
+    offsets = op.Range(zero, op.ReduceMax(counts, keepdims=0), one)
+    column = op.Constant(value_ints=[-1])
+    places = op.Add(op.Unsqueeze(begins, column), offsets)
+    is_inside = op.Less(places, op.Unsqueeze(ends, column))
+    values = op.Gather(x, op.Min(places, op.Sub(size, one)), axis=axis)
+    after = rank - axis - 1  # dimensions behind it, which all windows share
+    if after:
+        behind = op.Constant(value_ints=list(range(2, 2 + after)))
+        is_inside = op.Unsqueeze(is_inside, behind)
+        counts = op.Unsqueeze(counts, op.Constant(value_ints=list(range(1, 1 + after))))
+    return values, is_inside, counts
+
+
+def _scalar(op: Any, value: Any) -> Any:
+    """A size of the graph as a scalar."""
+    return op.Reshape(op.Cast(value, to=_INT64), op.Constant(value_ints=[]))

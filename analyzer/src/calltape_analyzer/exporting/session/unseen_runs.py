@@ -18,8 +18,7 @@ from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.model_differences import doubt_of
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
-from calltape_analyzer.exporting.session.probing import Probing
-from calltape_analyzer.exporting.session.run_costs import Cost
+from calltape_analyzer.exporting.session.probing import Cost, Probing
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
