@@ -13,7 +13,6 @@ from calltape_analyzer import export, load_programs
 from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.onnx.assertions import checks_kept
-from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
 from tests.analyzer.exported import assert_as_module, call, made, taped
@@ -82,7 +81,7 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
     (program,) = programs.values()
     session = programs._reference
     assert isinstance(session, Session)
-    runs = UnseenRuns(session, Probing(), program)
+    runs = UnseenRuns(session, program)
     args, _ = of(5, marked)
     sample = LiveCall(args, {}, programs.sorter).sample
     found = runs._why_rejected(sample)

@@ -35,6 +35,7 @@ __all__ = [
     "is_batch",
     "is_between",
     "is_part_way",
+    "recorded_sizing",
     "row_at",
     "sizes_in_words",
     "sizing_of_batch",
@@ -75,6 +76,11 @@ class Sizing:
     row: int
     values: Many[int]
     resized: bool
+
+
+def recorded_sizing(variant: VariantFacts, row: int = 0) -> Sizing:
+    """The sizes of a recorded row."""
+    return Sizing(row, values_at(variant, row), False)
 
 
 def sizes_in_words(variant: VariantFacts, sizing: Sizing) -> str:
@@ -362,7 +368,7 @@ def sizings_for_tracing(
         rows = [r for r in rows if variant.rows.row(r) in wanted]
     order = sorted(rows, key=lambda r: (_unfit(values_at(variant, r)), variant.rows.elements(r)))
     best = order[0]
-    recorded = Sizing(best, values_at(variant, best), False)
+    recorded = recorded_sizing(variant, best)
     if not _unfit(recorded.values):
         return [recorded]
     found = next(_nearby(variant, best), None)

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.arguments.sizings import recorded_sizing
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError
 from calltape_analyzer.exporting.exporter import Exporter
@@ -222,11 +221,8 @@ def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> 
 def _run_again(tape: Tape, session: Session) -> None:
     """One call of each recorded size, through the model."""
     for variant in tape.variants():
-        facts = variant.facts
-        for row in range(len(facts.rows)):
-            sizing = Sizing(row, tuple(symbol.values[row] for symbol in facts.symbols), False)
-            sample = session.sample(facts, sizing)
-            session.eager(Plan.of(facts, sample, session.sorter.signature), sample)
+        for row in range(len(variant.facts.rows)):
+            session.eager(*session.planned(variant.facts, recorded_sizing(variant.facts, row)))
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:

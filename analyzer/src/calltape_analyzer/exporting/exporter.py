@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, sample_in
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     sizes_in_words,
@@ -179,7 +179,7 @@ class Exporter:
     def export_call(self, variant: VariantFacts, call: Call) -> Outcome:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
         about these values; an ONNX model has them as an output."""
-        sample = sample_in(variant, call, self.session.sorter, self.session.device)
+        sample = self.session.sample(variant, call)
         outcome = Outcome()
         for strategy, way in (
             (Strategy.OPEN_NUMBERS, _OPEN_NUMBERS),
@@ -197,7 +197,7 @@ class Exporter:
         if outcome.program is None or outcome.attempt is None:
             return
         program, attempt, session = outcome.program, outcome.attempt, self.session
-        with unseen_runs(session, session.probing, program) as runs:
+        with unseen_runs(session, program) as runs:
             restrict(program, attempt, session, runs)
             if attempt.agreed or attempt.ok:
                 try_zeros(program, session, attempt.seconds, runs)

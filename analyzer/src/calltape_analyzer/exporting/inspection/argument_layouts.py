@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, sample_in
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.session.model_differences import MAX_SINGLE, doubt_of, which_matter
@@ -160,11 +160,10 @@ class _Probe:
         """For a call of a variant; None if none of its tensors can lie in another way, or it cannot
         be read, which the export of the variant will say."""
         try:
-            sample = sample_in(variant, call, runner.sorter, runner.device)
+            plan, sample = runner.planned(variant, call)
         except TapeError:
             return None
         free = _free_tensors(variant, sample)
-        plan = Plan.of(variant, sample, runner.sorter.signature)
         return cls(runner, plan, sample, free, recorded_leaves(call)) if free else None
 
     def read(self) -> list[int]:
@@ -256,8 +255,7 @@ def key_orders_read(
 
 def _turned_in(runner: ModelRuns, variant: VariantFacts, paths: Sequence[str]) -> list[str]:
     try:
-        sample = sample_in(variant, runner.find(variant.rows.first), runner.sorter, runner.device)
-        plan = Plan.of(variant, sample, runner.sorter.signature)
+        plan, sample = runner.planned(variant, variant.rows.first)
         expected = runner.eager(plan, sample)
     except Exception:  # of any type: the export of the variant will say so
         return []

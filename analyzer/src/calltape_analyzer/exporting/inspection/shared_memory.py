@@ -20,13 +20,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, sample_in
-from calltape_analyzer.comparison.comparing import compared, leaves_of, recorded_leaves
+from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.comparison.comparing import compared, recorded_leaves
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.session.model_differences import doubt_of, which_matter
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import may_fork
-from calltape_analyzer.model.calls import detached, eager
+from calltape_analyzer.model.calls import detached
 from calltape_analyzer.observing.groups import Shared
 from calltape_analyzer.pytree.memory import copies, is_strided
 from calltape_analyzer.reading.call import Call
@@ -78,8 +78,7 @@ def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) 
     """The numbers of the pairs that matter to a call of a variant."""
     every = list(range(len(pairs)))
     try:
-        sample = sample_in(variant, runner.find(variant.rows.first), runner.sorter, runner.device)
-        plan = Plan.of(variant, sample, runner.sorter.signature)
+        plan, sample = runner.planned(variant, variant.rows.first)
         expected = _run(runner, plan, sample)
     except Exception:  # of any type: the export of the variant will say so
         return every
@@ -99,14 +98,9 @@ def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) 
 
 def _run(runner: ModelRuns, plan: Plan, sample: Sample) -> dict[str, Any]:
     """What the model returns, and what is in its arguments afterwards."""
-    from calltape_analyzer.model.state import apart_from
-
-    with runner.undisturbed():
-        given = sample.cloned()
-        value = eager(runner.entry, plan, given, runner.classes, runner.device)
-        found = apart_from(runner.module, detached(leaves_of(value)))
-    arguments = {f"argument {i}": one for i, one in enumerate(given.tensors)}
-    return {**found, **detached(arguments)}
+    ran = runner.run(plan, sample)
+    arguments = {f"argument {i}": one for i, one in enumerate(ran.given.tensors)}
+    return {**ran.leaves, **detached(arguments)}
 
 
 _MAX_OWN_VARIANTS = 2
@@ -188,10 +182,9 @@ class _Owning:
     def of(cls, runner: ModelRuns, variant: VariantFacts, call: Call) -> _Owning | None:
         """For a call of a variant; None if it cannot be read, which the export will say."""
         try:
-            sample = sample_in(variant, call, runner.sorter, runner.device)
+            return cls(runner, *runner.planned(variant, call))
         except TapeError:
             return None
-        return cls(runner, Plan.of(variant, sample, runner.sorter.signature), sample)
 
     @property
     def has_pairs(self) -> bool:

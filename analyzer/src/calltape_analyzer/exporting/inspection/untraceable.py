@@ -33,7 +33,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, sample_in
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.model.code import code_of, held_by, may_draw, names_in
@@ -105,7 +105,7 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
     for plan, sample in _calls(session, variant):
         moved: Sequence[str] = ()
         with suppress(Exception):  # the model raises: that is no evidence
-            moved = [name for name in session.moved(plan, sample) if name != "torch"]
+            moved = [name for name in session.run(plan, sample).moved if name != "torch"]
         if not moved:
             continue
         if _matter(session, plan, sample, moved):
@@ -121,8 +121,7 @@ def _calls(session: Session, variant: VariantFacts) -> Iterator[tuple[Plan, Samp
         effects = watched.effects if watched is not None and watched.asked is not None else None
         if effects is not None and set(effects.moved) <= {"torch"}:
             continue
-        sample = sample_in(variant, session.find(seen.first), session.sorter, session.device)
-        yield Plan.of(variant, sample, session.sorter.signature), sample
+        yield session.planned(variant, seen.first)
 
 
 def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:

@@ -17,8 +17,7 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, sample_in
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import (
     is_described,
     leaves_of,
@@ -86,8 +85,7 @@ def out_of_sight(
     def differs(place: int, _: Any) -> bool:
         ref = row[place].rows.first
         try:
-            sample = sample_in(row[place], runner.find(ref), runner.sorter, runner.device)
-            got = runner.eager(Plan.of(row[place], sample, runner.sorter.signature), sample)
+            got = runner.eager(*runner.planned(row[place], ref))
         except Exception:  # the model raises: that is no evidence
             return False
         return runner.differ(known.setdefault(ref, got), got)
@@ -258,8 +256,7 @@ def _calls_of(session: Session, program: Program, refs: Iterable[CallRef]) -> It
     for ref in refs:
         with suppress(Exception):  # it cannot be read, which the export has said
             call = session.find(ref)
-            sample = sample_in(program.variant, call, session.sorter, session.device)
-            yield _Served(program, sample, call)
+            yield _Served(program, session.sample(program.variant, call), call)
 
 
 def _of_model(session: Session, call: _Served) -> Mapping[str, Any]:

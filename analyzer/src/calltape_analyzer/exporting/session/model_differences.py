@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, nudged, sample_in
+from calltape_analyzer.arguments.samples import Sample, nudged
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
     compared,
@@ -91,7 +90,7 @@ def _difference(
 ) -> Fact | None:
     """In what the model differs from the tape; None if it does not, or nobody knows."""
     call = runner.find(ref)
-    seen = runner.observed(variant, ref).leaves if watched else None
+    seen = runner.observed(variant, ref) if watched else None
     outputs = call.record.outputs
     leaves = (*call.record.inputs.facts(), *(outputs.facts() if outputs is not None else ()))
     if outputs is None or not all(leaf.key for leaf in leaves):
@@ -100,8 +99,7 @@ def _difference(
     if expected is None or not is_described(expected) or not has_values(expected):
         return None
     try:
-        sample = sample_in(variant, call, runner.sorter, runner.device)
-        plan = Plan.of(variant, sample, runner.sorter.signature)
+        plan, sample = runner.planned(variant, call)
         got = seen if seen is not None else runner.eager(plan, sample)
         if compared(expected, got, runner.tolerances).agrees or not is_described(got):
             return None

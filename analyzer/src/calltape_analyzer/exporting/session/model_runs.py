@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calltape_analyzer.arguments.complete_inputs import has_made_up
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, resized, sample_in
-from calltape_analyzer.arguments.sizings import Sizing, row_at, sizings_of_one
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    recorded_sizing,
+    row_at,
+)
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
     compared,
-    has_values,
     is_described,
     leaves_of,
     recorded_leaves,
 )
 from calltape_analyzer.comparison.verdicts import Against, Verdict
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.session.budget import Budget
 from calltape_analyzer.exporting.session.observed_calls import (
     MODES,
     Effects,
@@ -30,8 +34,8 @@ from calltape_analyzer.exporting.session.observed_calls import (
     Questions,
     hides_questions,
 )
+from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
-from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.model.calls import (
@@ -62,14 +66,26 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelRuns"]
 
-_MAX_LOOKED = 4
-_MAX_SMALL = 2
 _MAX_ASKED = 2
 """Variants of which a call is run with and without a mode, if the model's code names the mode."""
 _SEEDS = 8
 """Other states of the generators that a call is run in, if no result differs."""
-_SECONDS = 60.0
-"""How long a run with arguments that a call lacks may take."""
+
+
+class Finished(NamedTuple):
+    """A run of the model that came to its end.
+
+    Attributes:
+        leaves: what it returned, by path.
+        value: the same, as the model made it.
+        given: the arguments, as the run left them.
+        moved: the generators of random numbers that it drew from.
+    """
+
+    leaves: dict[str, Any]
+    value: Any
+    given: Sample
+    moved: list[str]
 
 
 class Drawn(NamedTuple):
@@ -105,6 +121,8 @@ class ModelRuns:
         unknown: what could not be found out about the model, and why.
         unlike: in what calls with recorded results differ from what the model returns now; None
             for calls that do not.
+        probing: at which other sizes the model is run, and what that may cost.
+        budget: the time of the export. What is not run when it is up counts as not reproduced.
     """
 
     module: Any
@@ -117,6 +135,8 @@ class ModelRuns:
     state: dict[str, str] = field(default_factory=dict)
     unknown: list[NotAsked] = field(default_factory=list)
     unlike: dict[CallRef, Fact | None] = field(default_factory=dict)
+    probing: Probing = field(default_factory=Probing)
+    budget: Budget = field(default_factory=Budget)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
@@ -144,15 +164,24 @@ class ModelRuns:
         device = str(device_of(module))
         return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
 
-    def sample(self, variant: VariantFacts, sizing: Sizing, *, salt: str = "") -> Sample:
-        """The values of a recorded row, resized to other sizes; with another ``salt`` other ones,
-        as far as they are free."""
-        call = self.find(variant.rows.seen(sizing.row).first)
-        sample = sample_in(variant, call, self.sorter, self.device)
-        if not sizing.resized:
+    def sample(
+        self, variant: VariantFacts, where: Sizing | Call | CallRef, *, salt: str = ""
+    ) -> Sample:
+        """The values of a recorded call in the layout of a variant, or those of a recorded row
+        resized to other sizes; with another ``salt`` other ones, as far as they are free."""
+        if not isinstance(where, Sizing):
+            call = self.find(where) if isinstance(where, CallRef) else where
+            return sample_in(variant, call, self.sorter, self.device)
+        sample = self.sample(variant, variant.rows.seen(where.row).first)
+        if not where.resized:
             return sample
         rules = self._rules_of(variant)
-        return resized(sample, variant, sizing.row, sizing.values, rules, salt=salt)
+        return resized(sample, variant, where.row, where.values, rules, salt=salt)
+
+    def planned(self, variant: VariantFacts, where: Sizing | Call | CallRef) -> tuple[Plan, Sample]:
+        """The values of :meth:`sample`, and how they become arguments of the model."""
+        sample = self.sample(variant, where)
+        return Plan.of(variant, sample, self.sorter.signature), sample
 
     def prepare(self, variant: VariantFacts) -> None:
         """Learns once what the values of tensors have to do with sizes."""
@@ -189,7 +218,7 @@ class ModelRuns:
             return found, "tape"  # what the model returns can be described no better
         return now, "module"
 
-    def eager(
+    def run(
         self,
         plan: Plan,
         sample: Sample,
@@ -198,13 +227,24 @@ class ModelRuns:
         python: Numbers | None = None,
         context: Context | None = None,
         changes: Mapping[int, Callable[[Any], Any]] | None = None,
-    ) -> dict[str, Any]:
-        """The leaves of what the model returns now. Its state stays as it is, and so do the
-        generators of random numbers: each run begins with one state of them, or with another one
-        for each ``seed``. ``python`` are other numbers for the generators of Python and numpy only.
-        ``context`` is by default that of the variant's calls. ``changes`` make of the copy of a
-        tensor, by its number, what the model gets in its place."""
-        from calltape_analyzer.model.randomness import reseed, set_python
+        within: AbstractContextManager[Any] | None = None,
+    ) -> Finished:
+        """Runs the model. Its state stays as it is, and so do the generators of random numbers:
+        each run begins with one state of them.
+
+        Args:
+            plan: makes its arguments,
+            sample: of these values.
+            seed: gives the generators another state.
+            python: other numbers for the generators of Python and numpy only.
+            context: that it runs in; by default that of the variant's calls.
+            changes: make of the copy of a tensor, by its number, what the model gets in its place.
+            within: is around the call alone.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        from calltape_analyzer.model.randomness import Generators, reseed, set_python
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
@@ -215,43 +255,53 @@ class ModelRuns:
             given = sample.cloned()
             for number, change in (changes or {}).items():
                 given.tensors[number] = change(given.tensors[number])
-            value = eager(self.entry, plan, given, self.classes, self.device, context)
-            return apart_from(self.module, detached(leaves_of(value)))
+            generators = Generators(self.module)
+            value = eager(self.entry, plan, given, self.classes, self.device, context, within)
+            moved = generators.moved()
+            leaves = apart_from(self.module, detached(leaves_of(value)))
+        return Finished(leaves, value, given, moved)
 
-    def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
-        """A run of a recorded call that is watched: what it asks, and what it returns. What the
-        model returned is in the answer of the run itself only."""
-        found, call = ObservedCall(), self.find(ref)
+    def eager(self, plan: Plan, sample: Sample, **how: Any) -> dict[str, Any]:
+        """The leaves of what the model returns now, as of :meth:`run`."""
+        return self.run(plan, sample, **how).leaves
+
+    def observed(self, variant: VariantFacts, ref: CallRef) -> dict[str, Any] | None:
+        """Watches a run of a recorded call: what it asks, and what it costs, is learned, so that no
+        other run has to tell.
+
+        Returns:
+            The leaves of what the model returned; None if it raised.
+        """
+        rows = variant.rows.items()
+        row = next(i for i, (_, seen) in enumerate(rows) if seen.first == ref)
+        run = partial(self._watch, variant, ref)
+        leaves: dict[str, Any] | None
+        leaves, cost = self.probing.measured(variant, recorded_sizing(variant, row), run)
+        if cost is not None and leaves is not None:
+            self.probing.learn(variant, cost, ref)
+        return leaves
+
+    def _watch(self, variant: VariantFacts, ref: CallRef) -> dict[str, Any] | None:
+        call, leaves = self.find(ref), None
+        found = self._observed[ref] = ObservedCall()
         if has_made_up(call):  # with other values than recorded it may end the process
-            self._observed[ref] = found
-            return found
+            return None
         with suppress(Exception):  # the model raises, or cannot be watched: nobody knows
-            sample = sample_in(variant, call, self.sorter, self.device)
-            plan = Plan.of(variant, sample, self.sorter.signature)
+            plan, sample = self.planned(variant, call)
             questions = Questions(self.module)
             with PATCHING:
-                found.leaves, effects = self._with_effects(plan, sample, questions)
+                leaves, effects = self._with_effects(plan, sample, questions)
             found.asked = None if hides_questions(self.module) else questions.asked
             found.makes_generators = questions.makes_generators
             found.effects = self._effects[variant.group.key, ref] = effects
-        self._observed[ref] = replace(found, leaves=None)
-        return found
+        return leaves
 
     def _with_effects(
         self, plan: Plan, sample: Sample, within: AbstractContextManager[Any] | None = None
     ) -> tuple[dict[str, Any], Effects]:
-        """The leaves of what the model returns now, and what else the run does. ``within`` is
-        around the call alone."""
-        from calltape_analyzer.model.randomness import Generators
-        from calltape_analyzer.model.state import apart_from
-
-        given = sample.cloned()
-        with self.undisturbed():
-            generators = Generators(self.module)
-            value = eager(self.entry, plan, given, self.classes, self.device, within=within)
-            moved = generators.moved()
-            leaves = apart_from(self.module, detached(leaves_of(value)))
-        return leaves, Effects.of(moved, value, sample, given)
+        """The leaves of what the model returns now, and what else the run does."""
+        ran = self.run(plan, sample, within=within)
+        return ran.leaves, Effects.of(ran.moved, ran.value, sample, ran.given)
 
     def asks(self, variant: VariantFacts, names: Collection[str]) -> bool:
         """Whether the model may ask for any of these in calls of a variant: it did in one that was
@@ -295,9 +345,7 @@ class ModelRuns:
         return frozenset(found)
 
     def _minds(self, variant: VariantFacts, mode: Mode) -> bool:
-        call = self.find(variant.rows.first)
-        sample = sample_in(variant, call, self.sorter, self.device)
-        plan = Plan.of(variant, sample, self.sorter.signature)
+        plan, sample = self.planned(variant, variant.rows.first)
         plain = replace(plan.context, grad=False, inference=False, asked=frozenset({mode}))
         with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
         with without_saved_tensors():
@@ -384,80 +432,6 @@ class ModelRuns:
         except RunEndedError as error:
             self.unknown += [NotAsked(*unknown, error.ended)] if unknown else []
             return None
-
-    def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
-        """The model's loops over what is hit that may run for every item, as recorded calls of a
-        variant show. A few calls are run three times each."""
-        found = LoopEvidence()
-        # From the last: a decode step has the fewest tokens.
-        firsts = [seen.first for _, seen in variant.rows.items()]
-        for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
-            call = self.find(ref)
-            sample = sample_in(variant, call, self.sorter, self.device)
-            plan = Plan.of(variant, sample, self.sorter.signature)
-            with PATCHING, suppress(Exception):  # errors of any type are no evidence
-                found.look(partial(self._with_buffers, plan, sample), self._are_same)
-        for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
-            with suppress(RunEndedError):  # nobody recorded these sizes
-                found.add(self.in_sandbox(partial(self._loops_at, variant, sizing), _SECONDS))
-        return found.allowed
-
-    def _loops_at(self, variant: VariantFacts, sizing: Sizing) -> LoopEvidence:
-        found = LoopEvidence()
-        with PATCHING, suppress(Exception):
-            sample = self.sample(variant, sizing)
-            plan = Plan.of(variant, sample, self.sorter.signature)
-            found.look(partial(self._with_buffers, plan, sample), self._are_same)
-        return found
-
-    def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
-        """The leaves of what the model returns now, and its buffers after that."""
-        from calltape_analyzer.model.state import apart_from
-
-        with self.undisturbed():
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
-            found = apart_from(self.module, leaves_of(value))
-            buffers = self.module.named_buffers()
-            return {**found, **{f"buffer {name}": one.clone() for name, one in buffers}}
-
-    def _are_same(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-        found = compared(expected, got, self.tolerances)
-        return found.agrees and found.compared > 0
-
-    def why_incomplete(self, variant: VariantFacts, call: Call) -> Fact | None:
-        """Why the model itself does not return what was recorded, if a call is given what it lacks
-        in a variant: an empty cache. None if it does. Also if that is unknown: no program was
-        tried."""
-        expected = recorded_leaves(call)
-        if expected is None or not is_described(expected) or not has_values(expected):
-            return None
-        try:
-            differs, effects = self.in_sandbox(
-                lambda: self._differs(variant, call, expected), _SECONDS
-            )
-        except RunEndedError as error:
-            if error.ended.end is reasons.End.LATE:  # a trace may do without what fails here
-                return None
-            return replace(error.ended, empty_cache=True)
-        if effects is not None:
-            self._effects[variant.group.key, call.ref] = effects
-        return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None
-
-    def _differs(
-        self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
-    ) -> tuple[bool, Effects | None]:
-        """Whether the model returns something else than was recorded, in what both have; and what
-        else the run does."""
-        sample = sample_in(variant, call, self.sorter, self.device)
-        plan = Plan.of(variant, sample, self.sorter.signature)
-        try:
-            got, effects = self._with_effects(plan, sample)
-        except Exception:  # a trace may do without what fails here
-            return False, None
-        found = {path: leaf for path, leaf in got.items() if path in expected}
-        wanted = {path: expected[path] for path in found}
-        difference = compared(wanted, found, self.tolerances)
-        return bool(difference.compared) and not difference.agrees, effects
 
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
         """Whether a program of a model with state does what the model does from its state now. The
@@ -557,19 +531,6 @@ class ModelRuns:
                 return Drawn(effects.moved, now, other, seed)
         return None
 
-    def moved(self, plan: Plan, sample: Sample) -> list[str]:
-        """The generators that the model draws from in a call.
-
-        Raises:
-            Exception: whatever the model raises.
-        """
-        from calltape_analyzer.model.randomness import Generators
-
-        with self.undisturbed():
-            generators = Generators(self.module)
-            eager(self.entry, plan, sample.cloned(), self.classes, self.device)
-            return generators.moved()
-
     def draws(self, program: Program) -> bool:
         """Whether calls of a program's variant are known to draw random numbers."""
         return bool(program.draws) or program.variant.group.key in self._drawing
@@ -585,7 +546,7 @@ class ModelRuns:
             return
         self._searched.add(key)
         with suppress(Exception):  # the model raises: that is no evidence
-            sample = sample_in(variant, self.find(ref), self.sorter, self.device)
+            sample = self.sample(variant, ref)
             if (key, ref) not in self._effects:
                 _, self._effects[key, ref] = self._with_effects(program.plan, sample)
             effects = self._effects[key, ref]

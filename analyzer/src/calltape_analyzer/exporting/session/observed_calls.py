@@ -87,7 +87,6 @@ class ObservedCall:
     """A run of a recorded call.
 
     Attributes:
-        leaves: what the model returned; None if it raised.
         asked: the names of what was asked of tensors that are not the model's own, and of the
             caller; None if nobody knows.
         effects: what else it did; None if nobody knows.
@@ -95,7 +94,6 @@ class ObservedCall:
             them anew in each call.
     """
 
-    leaves: dict[str, Any] | None = None
     asked: frozenset[str] | None = None
     effects: Effects | None = None
     makes_generators: bool = False

@@ -14,6 +14,7 @@ from calltape_analyzer.arguments.sizings import (
     Bound,
     Sizing,
     elements_at,
+    recorded_sizing,
     sizings_around,
     sizings_below,
     sizings_between,
@@ -138,7 +139,6 @@ class RunCosts:
         """The bytes that the largest recorded call of a variant takes."""
         rows = variant.rows
         row = max(range(len(rows)), key=rows.elements)
-        values = values_at(variant, row)
         costs = self._costs(variant)
         least = max(
             (c.memory * max(rows.elements(row) / max(c.elements, 1), 1.0) for c in costs),
@@ -146,7 +146,7 @@ class RunCosts:
         )
         if any(_NEAR * cost.elements >= rows.elements(row) for cost in costs):
             return least  # a run like it was measured
-        imagined = self.imagined(variant, Sizing(row, values, False), imagine)
+        imagined = self.imagined(variant, recorded_sizing(variant, row), imagine)
         return least if math.isinf(imagined) else max(least, imagined)
 
 
@@ -289,13 +289,17 @@ class Probing:
         if reason is None:
             return None
         # No run like it was measured yet, or the measured ones are too far from it.
-        values = tuple(symbol.values[sizing.row] for symbol in variant.symbols)
-        recorded = Sizing(sizing.row, values, False)
-        if self._costs.has(variant, values):
+        recorded = recorded_sizing(variant, sizing.row)
+        if self._costs.has(variant, recorded.values):
             return reason
         try:
-            self.run(variant, recorded, lambda: run(recorded))
+            with time_limit(self.seconds):
+                _, cost = self.measured(variant, recorded, lambda: run(recorded))
+            if cost is not None:
+                self.learn(variant, cost)
         except Exception as error:  # the model's own
+            if isinstance(error, TimeoutError):
+                self.note_slow(variant)
             return reasons.OfModel(failure_of(error), at_recorded=True)
         return self._too_much(variant, sizing, imagine, device)
 
@@ -328,34 +332,6 @@ class Probing:
             return min(free, _LEAST_MEMORY)
         return min(free, max(_LEAST_MEMORY, self._costs.recorded(variant, imagine)))
 
-    def run(
-        self,
-        variant: VariantFacts,
-        sizing: Sizing,
-        function: Callable[[], Any],
-        seconds: float | None = None,
-    ) -> Any:
-        """Runs a function at some sizes, and measures it if other runs are predicted from it.
-
-        Args:
-            variant: what is run.
-            sizing: the sizes.
-            function: runs it.
-            seconds: how long it may take; ``self.seconds`` by default.
-
-        Raises:
-            TimeoutError: it takes too long.
-        """
-        try:
-            with time_limit(self.seconds if seconds is None else seconds):
-                value, cost = self.measured(variant, sizing, function)
-        except TimeoutError:
-            self.note_slow(variant)
-            raise
-        if cost is not None:
-            self.learn(variant, cost)
-        return value
-
     def measured(
         self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
     ) -> tuple[Any, Cost | None]:
@@ -377,12 +353,6 @@ class Probing:
     def note_slow(self, variant: VariantFacts) -> None:
         """Notes that a run took too long: no other sizes of the variant are run."""
         self._slow.add(variant_key(variant))
-
-    def memory_of(self, function: Callable[[], Any]) -> int:
-        """The bytes that the tensors of a run take at once."""
-        from calltape_analyzer.exporting.session.observed_calls import measured
-
-        return measured(function, fused=self.fused).peak
 
     def note(self, program: Program, attempt: Attempt) -> None:
         """Tells a program at which sizes it was tried."""

@@ -10,29 +10,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, sample_in
+from calltape_analyzer.arguments.samples import Sample, facts_of_tensors
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     is_between,
     is_part_way,
+    recorded_sizing,
     row_at,
     sizes_in_words,
-    values_at,
+    sizings_of_one,
+)
+from calltape_analyzer.comparison.comparing import (
+    compared,
+    has_values,
+    is_described,
+    leaves_of,
+    recorded_leaves,
 )
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.verdicts import Verdict
-from calltape_analyzer.exporting.session.budget import Budget
 from calltape_analyzer.exporting.session.model_differences import other_model
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
-from calltape_analyzer.exporting.session.observed_calls import ObservedCall
-from calltape_analyzer.exporting.session.probing import Probing
+from calltape_analyzer.exporting.session.observed_calls import Effects, measured
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
+from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
+from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.model.calls import eager
@@ -52,6 +61,10 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = ["Outcome", "Session"]
 
 _MAX_ROWS = 24
+_MAX_LOOKED, _MAX_SMALL = 4, 2
+"""Recorded calls of which the loops are looked at, and sizes of one."""
+_SECONDS = 60.0
+"""How long a run with arguments that a call lacks may take."""
 
 
 class _Known(NamedTuple):
@@ -126,15 +139,8 @@ class Outcome:
 class Session(ModelRuns):
     """One export of one model: all runs of it and of its programs, what they may cost, and what
     came of those that were made. It compares what programs return with what was recorded, and with
-    what the model returns now.
+    what the model returns now."""
 
-    Attributes:
-        probing: at which other sizes the model is run.
-        budget: the time of the export. What is not run when it is up counts as not reproduced.
-    """
-
-    probing: Probing = field(default_factory=Probing)
-    budget: Budget = field(default_factory=Budget)
     _known: dict[tuple[int, CallRef], _Known] = field(default_factory=dict)
 
     def verify(
@@ -198,7 +204,7 @@ class Session(ModelRuns):
         self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float
     ) -> None:
         variant, probing = program.variant, self.probing
-        with unseen_runs(self, probing, program) as runs:
+        with unseen_runs(self, program) as runs:
             for sizing in sizings:
                 # Cheaper ones may follow.
                 is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
@@ -208,21 +214,9 @@ class Session(ModelRuns):
                     continue
                 self.probe(program, attempt, sizing, runs)
 
-    def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
-        """As of any runner; what the run costs is learned, so that no other run has to tell."""
-        rows = variant.rows.items()
-        row = next(i for i, (_, seen) in enumerate(rows) if seen.first == ref)
-        sizing = Sizing(row, values_at(variant, row), False)
-        run = partial(super().observed, variant, ref)
-        found: ObservedCall
-        found, cost = self.probing.measured(variant, sizing, run)
-        if cost is not None and found.leaves is not None:
-            self.probing.learn(variant, cost, ref)
-        return found
-
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
-        sample = sample_in(program.variant, call, self.sorter, self.device)
+        sample = self.sample(program.variant, call)
         rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
         rejection = rejection or program.rejects_values(sample)
         if rejection is not None:
@@ -301,9 +295,10 @@ class Session(ModelRuns):
         call = self.find(variant.rows.first)
         if all(leaf.key for leaf in call.record.inputs.facts()):
             return None
-        recorded = Sizing(0, values_at(variant, 0), False)
         try:
-            self.in_sandbox(lambda: self._failure(variant, recorded), self.probing.seconds)
+            self.in_sandbox(
+                lambda: self._failure(variant, recorded_sizing(variant)), self.probing.seconds
+            )
         except RunEndedError as error:
             return reasons.SyntheticHarms(call.number, error.ended)
         return None
@@ -316,8 +311,7 @@ class Session(ModelRuns):
         return None
 
     def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
-        sample = self.sample(variant, sizing)
-        return self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+        return self.eager(*self.planned(variant, sizing))
 
     def _imagined(self, variant: VariantFacts, sizing: Sizing) -> int:
         """The bytes that a run of the model takes, by a run with tensors that have no memory.
@@ -327,12 +321,82 @@ class Session(ModelRuns):
         """
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        sample = self.sample(variant, sizing)
-        plan = Plan.of(variant, sample, self.sorter.signature)
+        plan, sample = self.planned(variant, sizing)
         with self.undisturbed(), FakeTensorMode(allow_non_fake_inputs=True):
-            return self.probing.memory_of(
-                lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            return measured(
+                lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device),
+                fused=self.probing.fused,
+            ).peak
+
+    def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
+        """The model's loops over what is hit that may run for every item, as recorded calls of a
+        variant show. A few calls are run three times each."""
+        found = LoopEvidence()
+        # From the last: a decode step has the fewest tokens.
+        firsts = [seen.first for _, seen in variant.rows.items()]
+        for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
+            plan, sample = self.planned(variant, ref)
+            with PATCHING, suppress(Exception):  # errors of any type are no evidence
+                found.look(partial(self._with_buffers, plan, sample), self._are_same)
+        for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
+            with suppress(RunEndedError):  # nobody recorded these sizes
+                found.add(self.in_sandbox(partial(self._loops_at, variant, sizing), _SECONDS))
+        return found.allowed
+
+    def _loops_at(self, variant: VariantFacts, sizing: Sizing) -> LoopEvidence:
+        found = LoopEvidence()
+        with PATCHING, suppress(Exception):
+            run = partial(self._with_buffers, *self.planned(variant, sizing))
+            found.look(run, self._are_same)
+        return found
+
+    def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+        """The leaves of what the model returns now, and its buffers after that."""
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed():
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            found = apart_from(self.module, leaves_of(value))
+            buffers = self.module.named_buffers()
+            return {**found, **{f"buffer {name}": one.clone() for name, one in buffers}}
+
+    def _are_same(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
+        found = compared(expected, got, self.tolerances)
+        return found.agrees and found.compared > 0
+
+    def why_incomplete(self, variant: VariantFacts, call: Call) -> Fact | None:
+        """Why the model itself does not return what was recorded, if a call is given what it lacks
+        in a variant: an empty cache. None if it does. Also if that is unknown: no program was
+        tried."""
+        expected = recorded_leaves(call)
+        if expected is None or not is_described(expected) or not has_values(expected):
+            return None
+        try:
+            differs, effects = self.in_sandbox(
+                lambda: self._differs(variant, call, expected), _SECONDS
             )
+        except RunEndedError as error:
+            if error.ended.end is reasons.End.LATE:  # a trace may do without what fails here
+                return None
+            return replace(error.ended, empty_cache=True)
+        if effects is not None:
+            self._effects[variant.group.key, call.ref] = effects
+        return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None
+
+    def _differs(
+        self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
+    ) -> tuple[bool, Effects | None]:
+        """Whether the model returns something else than was recorded, in what both have; and what
+        else the run does."""
+        planned = self.planned(variant, call)
+        try:
+            got, effects = self._with_effects(*planned)
+        except Exception:  # a trace may do without what fails here
+            return False, None
+        found = {path: leaf for path, leaf in got.items() if path in expected}
+        wanted = {path: expected[path] for path in found}
+        difference = compared(wanted, found, self.tolerances)
+        return bool(difference.compared) and not difference.agrees, effects
 
     def probe(self, program: Program, attempt: Attempt, sizing: Sizing, runs: UnseenRuns) -> None:
         """Runs one size that no call had. What the model returns is right.

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.arguments.sizings import Sizing, recorded_sizing
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.model_differences import doubt_of
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
-from calltape_analyzer.exporting.session.probing import Cost, Probing
+from calltape_analyzer.exporting.session.probing import Cost
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
@@ -80,21 +80,20 @@ class Ran:
 
 
 @contextlib.contextmanager
-def unseen_runs(runner: ModelRuns, probing: Probing, program: Program) -> Iterator[UnseenRuns]:
+def unseen_runs(runner: ModelRuns, program: Program) -> Iterator[UnseenRuns]:
     """Lets a program and the model run at sizes that no call had, within the block.
 
     Args:
         runner: has the model.
-        probing: what a run may cost.
         program: is compared with the model.
     """
     with contextlib.suppress(Exception):  # of the runtime; the run tells it
         program.model.open()  # what it writes is not written again in each fork
     runner.prepare(program.variant)
-    runs = UnseenRuns(runner, probing, program)
-    recorded = Sizing(0, tuple(symbol.values[0] for symbol in program.variant.symbols), False)
+    runs = UnseenRuns(runner, program)
+    first = recorded_sizing(program.variant), False
     with Sandbox(
-        runs.answer, runner.device, first=(recorded, False), begin=program.model.renew
+        runs.answer, runner.device, first=first, begin=program.model.renew
     ) as runs.sandbox:
         yield runs
 
@@ -103,7 +102,7 @@ class UnseenRuns:
     """Runs of one program and the model.
 
     Args:
-        runner, probing, program: as above.
+        runner, program: as above.
 
     Attributes:
         sandbox: where they run.
@@ -111,10 +110,8 @@ class UnseenRuns:
 
     sandbox: Sandbox
 
-    def __init__(self, runner: ModelRuns, probing: Probing, program: Program) -> None:
-        self._runner = runner
-        self._probing = probing
-        self._program = program
+    def __init__(self, runner: ModelRuns, program: Program) -> None:
+        self._runner, self._program = runner, program
 
     def at(self, sizing: Sizing, seconds: float, *, with_program: bool = True) -> Ran:
         """What came of a run.
@@ -137,7 +134,7 @@ class UnseenRuns:
             else:
                 ran = Ran(unrun=ended, is_late=is_late)
         if ran.cost is not None:
-            self._probing.learn(variant, ran.cost)
+            self._runner.probing.learn(variant, ran.cost)
         self._runner.add_state(ran.state)
         self._program.changed_state |= ran.changed
         return ran
@@ -164,7 +161,7 @@ class UnseenRuns:
         try:
             sample = runner.sample(program.variant, sizing)
             run = partial(runner.eager, program.plan, sample)
-            expected, cost = self._probing.measured(program.variant, sizing, run)
+            expected, cost = runner.probing.measured(program.variant, sizing, run)
         except TimeoutError:
             raise
         except Exception as error:  # models raise errors of any type

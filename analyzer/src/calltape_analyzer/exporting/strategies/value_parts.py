@@ -268,7 +268,7 @@ def _does_as_model(program: Program, call: Call, value: ValueCalls, session: Ses
     """Whether a program returns what the model does for a recorded call that has, for its texts and
     floats, the values of another one."""
     try:
-        sample = sample_in(program.variant, call, session.sorter, session.device)
+        sample = session.sample(program.variant, call)
         scalars = [value.values.get(i, one) for i, one in enumerate(sample.scalars)]
         crossed = replace(sample, scalars=scalars)
         expected = session.eager(program.plan, crossed)
