@@ -96,7 +96,7 @@ def _made_by() -> Iterator[dict[int, tuple[Program, Attempt]]]:
 
     def noting(outcome: Outcome, name: str, value: Any) -> None:
         object.__setattr__(outcome, name, value)
-        if name == "program" and value is not None and outcome.attempt is not None:
+        if name == "program":
             made[id(value)] = value, outcome.attempt
 
     Outcome.__setattr__ = noting  # type: ignore[method-assign,assignment]

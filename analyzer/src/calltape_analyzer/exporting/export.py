@@ -24,7 +24,7 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import stopped_by
-from calltape_analyzer.programs.strategies import Attempt, Strategy
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.torch_model import demand_torch
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
@@ -244,7 +244,12 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         search.run(merging=merging)
     if not search.programs:
         reasons = "; ".join(_reasons(search))
-        was_traced = any(map(_was_traced, exporter.attempts))
+        # The mode of the model may be the reason only if the model, or a trace of it, ran.
+        was_traced = any(
+            one.strategy is not Strategy.NOT_TRACED
+            and not stopped_by(one.error, ErrorKind.OF_CALLTAPE)
+            for one in exporter.attempts
+        )
         hint = ""
         if True in exporter.session.sorter.training_modes and was_traced:
             hint = "; the calls were recorded in training mode: record a model after eval()"
@@ -270,12 +275,6 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         reference=exporter.session,
         tape=tape,
     )
-
-
-def _was_traced(attempt: Attempt) -> bool:
-    """Whether the model, or a trace of it, ran: the mode of the model may be the reason."""
-    is_other = attempt.strategy is not Strategy.NOT_TRACED
-    return is_other and not stopped_by(attempt.error, ErrorKind.OF_CALLTAPE)
 
 
 def _reasons(search: ProgramSearch) -> Iterator[str]:

@@ -30,7 +30,7 @@ from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.session import Outcome, Session
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.strategies.tracing import Narrow, Traced, Way
+from calltape_analyzer.exporting.strategies.tracing import WAYS, Narrow, Traced, Way
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
 from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
@@ -56,7 +56,14 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
-_OPEN_NUMBERS = Way(real_values=True, symbolic_ints=True, symbolic_floats=True)
+_WITH_VALUES = (
+    Strategy.OPEN_INTS,
+    Strategy.NOT_EMPTY,
+    Strategy.OPEN_NUMBERS,
+    Strategy.BY_VALUES,
+    Strategy.BY_VALUES_OPEN_INTS,
+)
+"""The strategies for a model that reads values with Python, in their order."""
 _WAITING = 4
 """By the clock, a trace may take so many times the processor time that it may take: others may use
 the processor as well."""
@@ -70,18 +77,16 @@ class _Trial:
     """Arguments that are traced, and how.
 
     Attributes:
-        strategy: how.
+        way: how.
         sampled: which arguments.
         sample: the arguments.
-        way: what that means.
         unasked: their sizes, if no call had them and nobody knows whether the model takes them.
         is_rejected: whether the model does not, as was found out.
     """
 
-    strategy: Strategy
+    way: Way
     sampled: Sampled
     sample: Sample
-    way: Way
     unasked: Sizing | None = None
     is_rejected: bool = False
 
@@ -106,7 +111,7 @@ class Exporter:
     _narrow: dict[Hashable, Narrow] = field(default_factory=dict)
     _slow: set[Hashable] = field(default_factory=set)
     _slow_floats: set[Hashable] = field(default_factory=set)
-    _last: Way = field(default_factory=Way)
+    _last: Way = WAYS[Strategy.PLAIN]
 
     def export(
         self,
@@ -115,8 +120,8 @@ class Exporter:
         *,
         static: Static = "last",
         whole: bool = False,
-    ) -> Outcome:
-        """The best program for a variant.
+    ) -> Outcome | None:
+        """The best program for a variant; None if there is none.
 
         Args:
             variant: what to export.
@@ -124,24 +129,27 @@ class Exporter:
             static: when a program for one size only is tried.
             whole: whether a program that fails at one recorded size is of no use.
         """
-        best = Outcome()
+        best: Outcome | None = None
         for trial in self._all_ways(variant, wanted, static):
             way = trial.way
-            if self.session.budget.is_spent or (best.served(wanted) and way.narrow):
+            serves = best is not None and best.served(wanted)
+            if self.session.budget.is_spent or (serves and way.narrow):
                 break
             around = sizings_of_batch(variant) if way.batch else []
             outcome = self._try(variant, trial, around, whole=whole)
-            if self._is_rejected(variant, trial, outcome):
+            if self._is_rejected(variant, trial, outcome) or outcome is None:
                 continue
             if way.narrow and outcome.served(wanted):
                 self._narrow[variant.group.key] = way.narrow
-            if outcome.score(wanted) > best.score(wanted):
+            if best is None or outcome.score(wanted) > best.score(wanted):
                 best = outcome
-            is_wrong = outcome.attempt is not None and "wrong" in outcome.attempt.rows.values()
-            if _is_good_enough(best, wanted) or (whole and is_wrong):
+            is_wrong = "wrong" in outcome.attempt.rows.values()
+            # What a program rejects, the programs before it serve.
+            serves_all = wanted is not None and best.served(wanted) == len(wanted)
+            is_enough = best.attempt.perfect or (serves_all and not best.attempt.wrong)
+            if is_enough or (whole and is_wrong):
                 break
-        self._bound(best)
-        return best
+        return self._bounded(best)
 
     def loosened(self, variant: VariantFacts) -> VariantFacts:
         """The variant without equal sizes and relations that only one or two calls suggest, if the
@@ -160,47 +168,40 @@ class Exporter:
 
     def extend(
         self, variant: VariantFacts, sizing: Sizing, *, symbolic_ints: bool = False
-    ) -> Outcome:
+    ) -> Outcome | None:
         """A program for sizes that no call had and that the other programs reject (the other side
         of a sliding window). It agrees with the model at one size at least; ``attempt.agreed``
         tells at how many."""
         if variant.group.key in self._narrow or variant.group.key in self._slow:
-            return Outcome()
+            return None
         sample = self.session.sample(variant, sizing)
         strategy = Strategy.OPEN_SIZE_INTS if symbolic_ints else Strategy.PLAIN
-        way = Way(symbolic_ints=symbolic_ints)
-        trial = _Trial(strategy, self._sampled(variant, sizing), sample, way)
+        trial = _Trial(WAYS[strategy], self._sampled(variant, sizing), sample)
         outcome = self._try(variant, trial, [sizing])
-        if outcome.program is None or outcome.attempt is None or not outcome.attempt.agreed:
-            return Outcome()
-        self._bound(outcome)
-        return Outcome() if outcome.program.only is not None else outcome
+        if outcome is None or not outcome.attempt.agreed:
+            return None
+        self._bounded(outcome)
+        return outcome if outcome.program.only is None else None
 
-    def export_call(self, variant: VariantFacts, call: Call) -> Outcome:
+    def export_call(self, variant: VariantFacts, call: Call) -> Outcome | None:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
         about these values; an ONNX model has them as an output."""
         sample = self.session.sample(variant, call)
-        outcome = Outcome()
-        for strategy, way in (
-            (Strategy.OPEN_NUMBERS, _OPEN_NUMBERS),
-            (Strategy.BY_VALUES, Way(real_values=True)),
-        ):
-            trial = _Trial(strategy, Sampled(call.number), sample, way)
-            outcome = self._try(variant, trial)
-            if outcome.program is not None:
-                break
-        self._bound(outcome)
-        return outcome
+        for strategy in (Strategy.OPEN_NUMBERS, Strategy.BY_VALUES):
+            outcome = self._try(variant, _Trial(WAYS[strategy], Sampled(call.number), sample))
+            if outcome is not None:
+                return self._bounded(outcome)
+        return None
 
-    def _bound(self, outcome: Outcome) -> None:
+    def _bounded(self, outcome: Outcome | None) -> Outcome | None:
         """Keeps a program from sizes at which it is wrong, and finds out whether it takes 0."""
-        if outcome.program is None or outcome.attempt is None:
-            return
-        program, attempt, session = outcome.program, outcome.attempt, self.session
-        with unseen_runs(session, program) as runs:
-            restrict(program, attempt, session, runs)
-            if attempt.agreed or attempt.ok:
-                try_zeros(program, session, attempt.seconds, runs)
+        if outcome is not None:
+            program, attempt, session = outcome.program, outcome.attempt, self.session
+            with unseen_runs(session, program) as runs:
+                restrict(program, attempt, session, runs)
+                if attempt.agreed or attempt.ok:
+                    try_zeros(program, session, attempt.seconds, runs)
+        return outcome
 
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
@@ -219,10 +220,9 @@ class Exporter:
             sample = self.session.sample(variant, batch)
             strategy = Strategy.FIRST_DIMENSIONS
             if not batch.resized or self._runs(variant, batch, strategy):
-                yield _Trial(strategy, self._sampled(variant, batch), sample, Way(batch=True))
+                yield _Trial(WAYS[strategy], self._sampled(variant, batch), sample)
         sampled = self._sampled(variant, recorded)
-        sample = self.session.sample(variant, recorded)
-        yield _Trial(Strategy.ONE_SIZE, sampled, sample, Way(static=True))
+        yield _Trial(WAYS[Strategy.ONE_SIZE], sampled, self.session.sample(variant, recorded))
 
     def _ways(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Iterator[_Trial]:
         """Representative arguments, each with a way to try, the most promising first."""
@@ -234,37 +234,36 @@ class Exporter:
             own = self._sampled(variant, sizing), sample
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
             is_cheap = sizing.resized and self.session.why_unrun(variant, sizing) is None
-            first = _Trial(Strategy.PLAIN, *own, Way(), sizing if is_cheap else None)
-            if is_recurrent := has_recurrence(self.session.module):
-                first = replace(first, strategy=Strategy.OPEN_LENGTHS, way=Way(open_lengths=True))
+            is_recurrent = has_recurrence(self.session.module)
+            strategy = Strategy.OPEN_LENGTHS if is_recurrent else Strategy.PLAIN
+            first = _Trial(WAYS[strategy], *own, unasked=sizing if is_cheap else None)
             yield first
             if first.is_rejected:
                 continue
             samples.append(own)
             if is_recurrent:
-                yield _Trial(Strategy.PLAIN, *own, Way())
+                yield _Trial(WAYS[Strategy.PLAIN], *own)
             if stopped_by(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
-                yield _Trial(Strategy.GROWING_BUFFERS, *own, Way(own_buffers=True))
+                yield _Trial(WAYS[Strategy.GROWING_BUFFERS], *own)
         if variant.group.key in self._slow:
             return
         # Asserts are not deferred for ONNX, which has none: what they check would be lost. It
         # changes what a program rejects, and no values.
         rejected = any(a.rejects for a in self.attempts if a.variant == variant.name)
         for own in samples[:1] if rejected else ():
-            yield _Trial(Strategy.OPEN_SIZE_INTS, *own, Way(symbolic_ints=True))
+            yield _Trial(WAYS[Strategy.OPEN_SIZE_INTS], *own)
             if self.convert is None:
-                yield _Trial(Strategy.DEFERRED, *own, Way(deferred=True))
+                yield _Trial(WAYS[Strategy.DEFERRED], *own)
         yield from self._ways_with_values(variant, samples)
         yield from self._ways_with_floats(variant, samples)
         made = [a for a in self.attempts if a.variant == variant.name]
         is_wrong = any("wrong" in a.rows.values() for a in made)
         for own in samples[-1:] if is_wrong else ():
-            way = Way(unnoticed=True, real_values=True)
-            yield _Trial(Strategy.UNNOTICED, *own, way)
+            yield _Trial(WAYS[Strategy.UNNOTICED], *own)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
         for own in samples[:1] if self.convert is not None and self.has_experts else ():
-            yield _Trial(Strategy.BATCHED_EXPERTS, *own, Way(experts="batched_mm"))
+            yield _Trial(WAYS[Strategy.BATCHED_EXPERTS], *own)
 
     def _ways_with_values(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
@@ -280,24 +279,16 @@ class Exporter:
             # A model may want a number where the last way had a symbol.
             return any(means(a.summary, ErrorKind.NEEDS_VALUE) for a in own[-2:])
 
-        ints, values = Way(symbolic_ints=True), Way(real_values=True)
-        both = replace(values, symbolic_ints=True, open_lengths=True)
-        ways = [
-            (Strategy.OPEN_INTS, ints),
-            (Strategy.NOT_EMPTY, replace(ints, never_empty=True)),
-            (Strategy.OPEN_NUMBERS, _OPEN_NUMBERS),
-            (Strategy.BY_VALUES, values),
-            (Strategy.BY_VALUES_OPEN_INTS, both),
-        ]
+        ways = [WAYS[strategy] for strategy in _WITH_VALUES]
         if self.convert is None:
-            ways.append((Strategy.BY_VALUES_DEFERRED, replace(values, deferred=True)))
+            ways.append(WAYS[Strategy.BY_VALUES_DEFERRED])
         loops = self.session.harmless_loops(variant) if failed() else frozenset()
         if loops:
-            ways.insert(0, (Strategy.EVERY_ITEM, Way(every_item=loops)))
+            ways.insert(0, Way(Strategy.EVERY_ITEM, every_item=loops))
         for one in samples[-1:]:
-            for strategy, way in ways:
+            for way in ways:
                 if failed():
-                    yield _Trial(strategy, *one, way)
+                    yield _Trial(way, *one)
 
     def _ways_with_floats(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
@@ -309,9 +300,11 @@ class Exporter:
         is_wanted = bool(own) and own[-1].tried > 0 and own[-1].rejects
         if not is_wanted or variant.group.key in self._slow_floats:
             return
-        way = replace(self._last, symbolic_ints=True, symbolic_floats=True)
+        way = replace(
+            self._last, strategy=Strategy.OPEN_FLOATS, symbolic_ints=True, symbolic_floats=True
+        )
         for one in samples[-1:] if way.narrow is None else ():
-            yield _Trial(Strategy.OPEN_FLOATS, *one, way)
+            yield _Trial(way, *one)
 
     def warm_up(self) -> None:
         """Loads what every export needs, so that the next one can be timed."""
@@ -347,12 +340,11 @@ class Exporter:
         number = variant.rows.seen(sizing.row).first.number
         return Sampled(number, sizes_in_words(variant, sizing) if sizing.resized else "")
 
-    def _is_rejected(self, variant: VariantFacts, trial: _Trial, outcome: Outcome) -> bool:
+    def _is_rejected(self, variant: VariantFacts, trial: _Trial, outcome: Outcome | None) -> bool:
         """Whether the model does not take the sizes of a trial. Nothing follows from what came of
         it then. The model is asked only if the program is not good: one that agrees with it at all
         sizes that were tried needs no other sizes to be traced with."""
-        made = outcome.attempt
-        is_good = made is not None and made.perfect and made.agreed > 0
+        is_good = outcome is not None and outcome.attempt.perfect and outcome.attempt.agreed > 0
         if trial.unasked is None or is_good or self.session.budget.is_spent:
             return False
         trial.is_rejected = not self._runs(variant, trial.unasked, Strategy.PLAIN)
@@ -375,22 +367,20 @@ class Exporter:
         around: Sequence[Sizing] = (),
         *,
         whole: bool = False,
-    ) -> Outcome:
+    ) -> Outcome | None:
         way = self._last = trial.way
-        attempt = Attempt(variant=variant.name, strategy=trial.strategy, sample=trial.sampled)
+        attempt = Attempt(variant=variant.name, strategy=way.strategy, sample=trial.sampled)
         attempt.by_values = way.is_by_values
         self.attempts.append(attempt)
         self.session.budget.say(f"{variant.name}: tracing {attempt.what}")
         begin = time.perf_counter()
-        outcome = Outcome(attempt=attempt)
+        program: Program | None = None
         try:
-            outcome.program = self._traced(variant, trial.sample, way)
-            outcome.program.made_by = trial.strategy
+            program = self._traced(variant, trial.sample, way)
+            program.made_by = way.strategy
             self.session.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = way.narrow is not None
-            self.session.verify(
-                outcome.program, attempt, around, begin=begin, whole=whole, narrow=narrow
-            )
+            self.session.verify(program, attempt, around, begin=begin, whole=whole, narrow=narrow)
         except Exception as error:  # exporters raise errors of any type
             if isinstance(error, TimeoutError) and self.session.budget.is_spent:
                 attempt.note(replace(self.session.budget.reason, interrupted=True))
@@ -400,7 +390,7 @@ class Exporter:
             if isinstance(error, TimeoutError):
                 self._note_slow(variant, way)
         attempt.seconds = time.perf_counter() - begin
-        return outcome
+        return None if program is None else Outcome(attempt, program)
 
     def _traced(self, variant: VariantFacts, sample: Sample, way: Way) -> Program:
         session = self.session
@@ -528,12 +518,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         names.pop("print", None)
-
-
-def _is_good_enough(best: Outcome, wanted: Sequence[SizeRow] | None) -> bool:
-    """Whether no other way needs to be tried: nothing speaks against the program, or it serves all
-    sizes that had none, and was wrong nowhere. What it rejects, the programs before it serve."""
-    found = best.attempt
-    if found is None or found.perfect:
-        return found is not None
-    return wanted is not None and best.served(wanted) == len(wanted) and not found.wrong

@@ -80,21 +80,19 @@ class Merging:
         begin = time.perf_counter()
         whole = self.exporter.loosened(self._merged(larger, smaller))
         outcome = self.exporter.export(whole, static="never", whole=True)
-        program, attempt = outcome.program, outcome.attempt
-        if program and attempt and attempt.ok and program.only is None and self._is_kept(program):
-            self.programs.append(program)
-            if attempt.probed > attempt.agreed + attempt.wrong:
-                self.narrow.append(whole.name)
-            return True
+        if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
+            program, attempt = outcome.program, outcome.attempt
+            # If a recorded call needs state that this one loses, those of one variant may do
+            # without it, and get a program of their own.
+            if why_lost(self.exporter.session, program, (), self.tape.calls) is None:
+                self.programs.append(program)
+                if attempt.probed > attempt.agreed + attempt.wrong:
+                    self.narrow.append(whole.name)
+                return True
         self.exporter.forget_slow(whole)
         self.failed.append(whole.name)
         self.seconds += time.perf_counter() - begin
         return False
-
-    def _is_kept(self, program: Program) -> bool:
-        """Whether no recorded call needs state that a program loses. Otherwise those of one variant
-        may do without it, and get a program of their own."""
-        return why_lost(self.exporter.session, program, (), self.tape.calls) is None
 
     def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
         """Whether the model itself takes calls of a smaller variant as calls of a larger one, with

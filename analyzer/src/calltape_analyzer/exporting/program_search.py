@@ -5,7 +5,7 @@ In come the variants of a tape. Out go programs, and why a variant, or some of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -135,7 +135,11 @@ class ProgramSearch:
             program.reject_own(self._own.minded)
         self.told += (notes.OwnTensor(*one) for one in self._own.minded.items())
         self.told += merged.told
-        self._note_unlike()
+        unlike = sorted(self.exporter.session.unlike.items())
+        found = {call: difference for call, difference in unlike if difference is not None}
+        if found and self.programs:
+            # Programs are kept from the sizes of these calls: nobody knows what else was another.
+            self.told.append(self._why_unlike(found))
         self._note_layouts(every)
         self._drop_served()
         self.verdicts = verdicts_on(every, self.programs, [*self.lacks.values()])
@@ -171,7 +175,10 @@ class ProgramSearch:
         in memory, calls that differ in them are of different variants."""
         session = self.exporter.session
         variants = self._sorted()
-        self._look_at(self._traceable(variants))
+        traceable = self._traceable(variants)
+        # A call or two of each show what the model asks, and whether it is the recorded one.
+        if not session.budget.is_spent:
+            self._unlike = unlike_recorded(session, traceable, watched=True)
         if asked := session.asked_modes(self._traceable(variants)):
             session.sorter.separate_by(asked)
             variants = self._sorted()
@@ -189,25 +196,13 @@ class ProgramSearch:
             session.sorter.separate_by(laid_out=laid_out)
             variants = self._sorted()
             self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
-        self._note_asked_facts()
+        asks = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
+        if asks:
+            self._asked = tuple(map(str, asks))
+            self.told.append(notes.AskedFacts(self._asked))
         # Last: what the model asks of its arguments may be why it returns something else.
         self._expect_same_model(self._traceable(variants))
         return variants
-
-    def _note_asked_facts(self) -> None:
-        """Notes what the model's code asks of tensors that no program gets."""
-        session = self.exporter.session
-        asked = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
-        self._asked = tuple(map(str, asked))
-        if asked:
-            self.told.append(notes.AskedFacts(self._asked))
-
-    def _look_at(self, variants: Sequence[VariantFacts]) -> None:
-        """Runs a call or two of each variant, to see what the model asks, and whether it answers as
-        the recorded one."""
-        session = self.exporter.session
-        if not session.budget.is_spent:
-            self._unlike = unlike_recorded(session, variants, watched=True)
 
     def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
         """Finds the variants whose calls the model answers in another way than the recorded one.
@@ -236,14 +231,6 @@ class ProgramSearch:
         target = self.tape.target
         outside = target.outside if target is not None else None
         return other_model(found, outside or (), self._asked)
-
-    def _note_unlike(self) -> None:
-        """Notes calls in the middle of the tape that were recorded with another model. Programs are
-        kept from their sizes: nobody knows what else was another one."""
-        unlike = sorted(self.exporter.session.unlike.items())
-        found = {call: difference for call, difference in unlike if difference is not None}
-        if found and self.programs:
-            self.told.append(self._why_unlike(found))
 
     def _unlike_in(self, variant: VariantFacts) -> dict[CallRef, Fact]:
         return {one: self._unlike[one] for one in telling_calls(variant) if one in self._unlike}
@@ -362,13 +349,19 @@ class ProgramSearch:
         while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
             made = len(attempts)
             named = replace(variant, name=f"{variant.name} ({made + 1})" if made else variant.name)
-            outcome = self._exported(named, left if made or lost else None)
-            if outcome is None:
+            is_first = not (made or lost)
+            by_ints = is_first and bool(varying_ints(variant))
+            outcome = self.exporter.export(
+                named, None if is_first else left, static="never" if by_ints else "last"
+            )
+            if by_ints and not (outcome and outcome.served()):
+                if self._cover_int_values(variant):
+                    return
+                outcome = self.exporter.export(named, static="only")
+            if not made and outcome and self._cover_text_values(variant, outcome):
                 return
-            if not made and self._cover_text_values(variant, outcome):
-                return
-            good = {row for row in left if outcome.serves(row)}
-            if outcome.program is None or outcome.attempt is None or not good:
+            good = {row for row in left if outcome and outcome.serves(row)}
+            if outcome is None or not good:
                 if not made and self._cover_tensor_values(variant):
                     return
                 reason = self._reason(named.name, outcome)
@@ -380,7 +373,8 @@ class ProgramSearch:
                 continue
             if made or len(good) < len(left):
                 outcome.program.told.append(notes.ServesSome(len(good), len(variant.rows)))
-            if len(good) == 1 < len(variant.rows) and _is_for_one_size(outcome.attempt):
+            is_tried = outcome.attempt.probed > 0 and not outcome.attempt.agreed
+            if is_tried and len(good) == 1 < len(variant.rows):
                 outcome.program.note(notes.OneSize())
             self.programs.append(outcome.program)
             attempts.append(outcome.attempt)
@@ -396,31 +390,27 @@ class ProgramSearch:
             self._extend(variant, len(attempts), attempts)
         self._note_missing_sizes(variant, [*lost, *left], reason)
 
-    def _exported(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Outcome | None:
-        """The best program for the rows that have none; all rows by default. None if there are
-        programs now for the values of the ints instead, because one for all serves no row."""
-        if wanted is not None or not varying_ints(variant):
-            return self.exporter.export(variant, wanted)
-        outcome = self.exporter.export(variant, static="never")
-        if outcome.served() or not self._cover_int_values(variant):
-            return outcome if outcome.served() else self.exporter.export(variant, static="only")
-        return None
-
     def _cover_int_values(self, variant: VariantFacts) -> bool:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
         parts = list(int_value_parts(variant))
+        if not self._cover_each(parts[:_MAX_CONSTANTS]):
+            self.lacks.pop(parts[0].name, None)
+            return False
+        left = sum(part.calls for part in parts[_MAX_CONSTANTS:])
+        columns = varying_ints(variant)
+        names = [variant.group.layout.column_name(column) for column in columns]
+        self._lack_values(variant, left, names, _MAX_CONSTANTS)
+        return True
+
+    def _cover_each(self, parts: Iterable[VariantFacts]) -> bool:
+        """Finds programs for parts of a variant, of which each has one value. Tells whether there
+        are any: what cannot be traced with one value cannot with another."""
         before = len(self.programs)
-        for part in parts[:_MAX_CONSTANTS]:
+        for part in parts:
             name_symbols(part)
             self._cover(part)
             if len(self.programs) == before:
-                self.lacks.pop(part.name, None)
-                return False  # what cannot be traced with one value cannot with another
-        left = sum(part.calls for part in parts[_MAX_CONSTANTS:])
-        if left:
-            columns = varying_ints(variant)
-            names = [variant.group.layout.column_name(column) for column in columns]
-            self._lack_values(variant, left, names, _MAX_CONSTANTS)
+                return False
         return True
 
     def _cover_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
@@ -446,8 +436,9 @@ class ProgramSearch:
     def _lack_values(
         self, variant: VariantFacts, left: int, names: Sequence[str], most: int
     ) -> None:
-        reason = reasons.ValuesLeft(left, variant.calls, most)
-        self._lack(variant, "values", reason, f", other values of {', '.join(names)}")
+        if left:
+            reason = reasons.ValuesLeft(left, variant.calls, most)
+            self._lack(variant, "values", reason, f", other values of {', '.join(names)}")
 
     def _note_missing_sizes(
         self, variant: VariantFacts, lost: Sequence[SizeRow], reason: Fact | None
@@ -474,7 +465,7 @@ class ProgramSearch:
             named = replace(variant, name=f"{variant.name} ({made + 1})")
             by_ints = any(attempt.by_values for attempt in attempts)
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
-            if outcome.program is None or outcome.attempt is None:
+            if outcome is None:
                 break
             outcome.program.note(notes.TracedUnseen())
             found.append(outcome.program)
@@ -489,25 +480,17 @@ class ProgramSearch:
         other results than the model. Tells whether it does."""
         if variant.held or not variant.group.varying:
             return False
-        if outcome.program is None or outcome.attempt is None:
-            return False
         session = self.exporter.session
         values = calls_by_value(variant, self.tape.calls, session.sorter)
         everywhere = calls_by_value(variant, self.tape.calls, session.sorter, of_group=True)
         if serves_all_values(outcome.program, outcome.attempt, values, everywhere, session):
             return False
-        before = len(self.programs)
         # Of texts and switches there are few, and nobody expects a program to take another one.
         of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
         most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS
-        for number, value in enumerate(values[:most], 1):
-            part = part_of_value(variant, value, number)
-            name_symbols(part)
-            self._cover(part)
-            if len(self.programs) == before:
-                return True  # what cannot be traced with one value cannot with another
-        left = variant.calls - sum(value.calls for value in values[:most])
-        if left:
+        numbered = enumerate(values[:most], 1)
+        if self._cover_each(part_of_value(variant, value, number) for number, value in numbered):
+            left = variant.calls - sum(value.calls for value in values[:most])
             self._lack_values(variant, left, [*map(str, variant.group.varying)], most)
         return True
 
@@ -519,7 +502,7 @@ class ProgramSearch:
         while left and len(own) < _MAX_PROGRAMS:
             named = replace(variant, name=f"{variant.name} ({len(own) + 1})")
             outcome = self.exporter.export_call(named, left[0])
-            if outcome.program is None or left[0] not in self._served(outcome.program, left):
+            if outcome is None or left[0] not in self._served(outcome.program, left):
                 break
             own.append(outcome.program)
             self.programs.append(outcome.program)
@@ -547,7 +530,8 @@ class ProgramSearch:
     def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
         session = self.exporter.session
         scratch = Attempt(variant=program.name, strategy=Strategy.OTHER_VALUES)
-        return [call for call in calls if session.replayed(program, call, scratch).ok]
+        found = ((call, session.replayed(program, call, scratch)) for call in calls)
+        return [call for call, one in found if one.outcome == "ok"]
 
     def _cover_tensor_values(self, variant: VariantFacts) -> bool:
         """Finds programs with a small integer tensor as a constant, one per value of it: a model
@@ -562,7 +546,7 @@ class ProgramSearch:
             for part in islice(parts, _MAX_CONSTANTS):
                 name_symbols(part)
                 outcome = self.exporter.export(part)
-                if outcome.program is None or not (outcome.attempt and outcome.attempt.reproduced):
+                if outcome is None or not outcome.attempt.reproduced:
                     if not made:
                         break
                     self._lack(part, "values", self._reason(part.name, outcome))
@@ -578,8 +562,8 @@ class ProgramSearch:
             return True
         return False
 
-    def _reason(self, name: str, outcome: Outcome) -> Fact:
-        if outcome.attempt is not None and outcome.attempt.summary:
+    def _reason(self, name: str, outcome: Outcome | None) -> Fact:
+        if outcome is not None and outcome.attempt.summary:
             return outcome.attempt.summary
         own = [a for a in self.exporter.attempts if a.variant == name]
         # The others may say of the same line that it reads a value, which was no obstacle.
@@ -590,16 +574,10 @@ class ProgramSearch:
         return tried[-1] if tried else untried
 
 
-def _rejected_unproven(outcome: Outcome, left: Sequence[SizeRow]) -> list[SizeRow]:
+def _rejected_unproven(outcome: Outcome | None, left: Sequence[SizeRow]) -> list[SizeRow]:
     """The rows that a program rejects of which nothing could be compared: it may be for the other
     side of a branch."""
-    attempt = outcome.attempt
-    if attempt is None or attempt.compared:
+    if outcome is None or outcome.attempt.compared:
         return []
-    rejected = [row for row in left if attempt.rows.get(row) == "rejected"]
+    rejected = [row for row in left if outcome.attempt.rows.get(row) == "rejected"]
     return rejected if len(rejected) < len(left) else []
-
-
-def _is_for_one_size(attempt: Attempt) -> bool:
-    """Whether a program that serves one recorded size was run at others, and served none."""
-    return attempt.probed > 0 and not attempt.agreed

@@ -56,7 +56,8 @@ def sharing_unread(
     sharing = [variant for variant in variants if variant.group.key.shared]
     for number, variant in enumerate(sharing):
         pairs = variant.group.key.shared
-        names = [_names(variant, pair) for pair in pairs]
+        paths = [str(place) for place in variant.group.layout.tensors]
+        names = [(paths[pair.one], paths[pair.other]) for pair in pairs]
         if number >= _MAX_VARIANTS:
             read.update(names)
             continue
@@ -67,11 +68,6 @@ def sharing_unread(
             unread.update(names)
             read.update(names[at] for at in found)
     return frozenset(unread - read)
-
-
-def _names(variant: VariantFacts, pair: Shared) -> _Names:
-    places = variant.group.layout.tensors
-    return str(places[pair.one]), str(places[pair.other])
 
 
 def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) -> list[int]:

@@ -306,13 +306,10 @@ def _read_by(nodes: Sequence[Any]) -> set[Any]:
     """These nodes, and all whose values they depend on."""
     found, waiting = set(nodes), list(nodes)
     while waiting:
-        for before in _values_of(waiting.pop()):
+        node = waiting.pop()
+        is_of_sizes = node.op == "call_function" and any(w in str(node.target) for w in _OF_SIZES)
+        for before in () if is_of_sizes else node.all_input_nodes:
             if before not in found:
                 found.add(before)
                 waiting.append(before)
     return found
-
-
-def _values_of(node: Any) -> Iterator[Any]:
-    is_of_sizes = node.op == "call_function" and any(w in str(node.target) for w in _OF_SIZES)
-    return iter(()) if is_of_sizes else iter(node.all_input_nodes)

@@ -363,7 +363,8 @@ def _mean_of(op: Any, dims: int) -> Callable[..., Any]:
     def mean(self: Any, output_size: Any) -> Any:
         rank = len(self.shape)
         axes = list(range(rank - dims, rank))
-        wanted = _sizes(output_size, dims)
+        wanted = list(output_size) if isinstance(output_size, Sequence) else [output_size]
+        wanted = wanted * dims if len(wanted) == 1 else wanted
         if all(type(size) is int and size == 1 for size in wanted):
             return op.ReduceMean(self, op.Constant(value_ints=axes), keepdims=1)
         kernel = _even_kernel([self.shape[axis] for axis in axes], wanted)
@@ -398,11 +399,6 @@ def _maximum_of(op: Any, dims: int) -> Callable[..., Any]:
     return maximum
 
 
-def _sizes(output_size: Any, dims: int) -> list[Any]:
-    sizes = list(output_size) if isinstance(output_size, Sequence) else [output_size]
-    return sizes * dims if len(sizes) == 1 else sizes
-
-
 def _even_kernel(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
     """The window, if it is the same everywhere and known now."""
     if not all(type(size) is int for size in (*sizes, *wanted)):
@@ -421,7 +417,10 @@ def _windows(op: Any, x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, A
     """
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     size = op.Squeeze(op.Shape(x, start=axis, end=axis + 1), op.Constant(value_ints=[0]))
-    parts = op.Constant(value_int=wanted) if type(wanted) is int else _scalar(op, wanted)
+    if type(wanted) is int:
+        parts = op.Constant(value_int=wanted)
+    else:  # a size of the graph
+        parts = op.Reshape(op.Cast(wanted, to=_INT64), op.Constant(value_ints=[]))
     steps = op.Range(zero, parts, one)
     begins = op.Div(op.Mul(steps, size), parts)
     last = op.Sub(parts, one)
@@ -438,8 +437,3 @@ def _windows(op: Any, x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, A
         is_inside = op.Unsqueeze(is_inside, behind)
         counts = op.Unsqueeze(counts, op.Constant(value_ints=list(range(1, 1 + after))))
     return values, is_inside, counts
-
-
-def _scalar(op: Any, value: Any) -> Any:
-    """A size of the graph as a scalar."""
-    return op.Reshape(op.Cast(value, to=_INT64), op.Constant(value_ints=[]))

@@ -37,28 +37,22 @@ def _is_by_the_batch(args: Sequence[Any]) -> bool:
     return args[3] is not None and bool(args[5])
 
 
-def _has_many_windows(args: Sequence[Any]) -> bool:
-    return any(size != 1 for size in args[1])
-
-
-def _drops(args: Sequence[Any]) -> bool:
-    return len(args) > 4 and args[4] != 0
-
-
 _SORTED = "sort, and take the element that is wanted"
 _EVAL = "record the model after eval()"
 _BY_HAND = f"{_EVAL}, or compute with the mean and the variance"
 _OPERATORS = {
     "median": _Untranslated("torch.median", _SORTED),
     "kthvalue": _Untranslated("torch.kthvalue", _SORTED),
-    "scaled_dot_product_attention": _Untranslated("attention with dropout", _EVAL, _drops),
+    "scaled_dot_product_attention": _Untranslated(
+        "attention with dropout", _EVAL, lambda args: len(args) > 4 and args[4] != 0
+    ),
     "batch_norm": _Untranslated("batch_norm in training mode", _BY_HAND, _is_by_the_batch),
     "instance_norm": _Untranslated("instance_norm in training mode", _BY_HAND, _is_by_the_batch),
     **{
         f"adaptive_max_pool{dims}d": _Untranslated(
             f"adaptive_max_pool{dims}d to more than one element",
             f"use max_pool{dims}d with a kernel size and a stride",
-            _has_many_windows,
+            lambda args: any(size != 1 for size in args[1]),
         )
         for dims in (1, 2, 3)
     },

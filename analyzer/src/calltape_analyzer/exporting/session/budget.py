@@ -102,7 +102,12 @@ def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     Raises:
         TimeoutError: the time is up.
     """
-    if not _can_interrupt():
+    in_main = threading.current_thread() is threading.main_thread()
+    if not (
+        in_main
+        and hasattr(signal, "setitimer")
+        and signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN)
+    ):
         yield
         return
 
@@ -127,11 +132,3 @@ def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _can_interrupt() -> bool:
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if not hasattr(signal, "setitimer"):
-        return False
-    return signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN)

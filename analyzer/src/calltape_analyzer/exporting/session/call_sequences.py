@@ -76,8 +76,12 @@ def out_of_sight(
         others: calls of a few of these are run between.
         seconds: how long a run may take.
     """
+
     # With values that are not on the tape a run may not come to its end.
-    own, others = ([v for v in some if _has_all_values(runner, v)] for some in (variants, others))
+    def has_all_values(variant: VariantFacts) -> bool:
+        return all(leaf.key for leaf in runner.find(variant.rows.first).record.inputs.facts())
+
+    own, others = (list(filter(has_all_values, some)) for some in (variants, others))
     row = [variant for variant in own for _ in range(2)] + others[:_MAX_BETWEEN]
     row += own if len(row) > 2 else []
     known: dict[CallRef, dict[str, Any]] = {}
@@ -97,10 +101,6 @@ def out_of_sight(
                 if runs.ask(place, seconds):
                     found.add(variant.rows.first)
     return found
-
-
-def _has_all_values(runner: ModelRuns, variant: VariantFacts) -> bool:
-    return all(leaf.key for leaf in runner.find(variant.rows.first).record.inputs.facts())
 
 
 def why_lost(
@@ -308,5 +308,5 @@ def _not_reproduced(session: Session, program: Program, calls: Iterable[Call]) -
     )
     for call in islice(own, _MAX_RUN):
         found = session.replayed(program, call, scratch)
-        if found.ok and found.error is not None:
+        if found.outcome == "ok" and found.error is not None:
             yield call

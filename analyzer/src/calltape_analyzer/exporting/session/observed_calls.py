@@ -161,8 +161,10 @@ class Questions(TorchFunctionMode):
         if name is not None:
             if not (args and isinstance(args[0], torch.Tensor) and _memory(args[0]) in self._own):
                 self._found.add(name)
-        elif isinstance(func, _OPERATORS) and _namespace(func) not in _OF_TORCH:
-            self._found.add("operator")
+        elif isinstance(func, _OPERATORS):
+            namespace = getattr(func, "namespace", None) or str(func).partition(".")[0]
+            if namespace not in _OF_TORCH:
+                self._found.add("operator")
         if isinstance(given.get("generator"), torch.Generator):
             self._generators.append(weakref.ref(given["generator"]))
         return func(*args, **given)
@@ -239,10 +241,6 @@ def _is_known(name: str) -> bool:
     """Whether no function of a package computes on tensors past torch: numpy is seen where it gets
     them, and safetensors reads files."""
     return name.partition(".")[0] in ("torch", "builtins", "numpy", "safetensors")
-
-
-def _namespace(func: Any) -> str:
-    return str(getattr(func, "namespace", None) or str(func).partition(".")[0])
 
 
 def _memory(tensor: Any) -> int | None:

@@ -21,6 +21,7 @@ import re
 import select
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -136,7 +137,7 @@ class Sandbox:
         if self._fork is None:
             try:
                 with time_limit(seconds):
-                    return self._function(question, _unheard)
+                    return self._function(question, lambda _: None)
             except TimeoutError:
                 raise RunEndedError(Ended(End.LATE, seconds=seconds)) from None
         try:
@@ -157,7 +158,7 @@ class Sandbox:
                 break
             try:
                 fork.hear(_BEGINNING)
-                if self._first is not None and _has_other_threads():
+                if self._first is not None and threading.active_count() > 1:
                     fork.ask(self._first, _SETTLING)
                     self._first = None
             except RunEndedError as error:
@@ -178,16 +179,6 @@ class Sandbox:
         if self._fork is not None:
             self._fork.end()
             self._fork = None
-
-
-def _unheard(_: str) -> None:
-    pass
-
-
-def _has_other_threads() -> bool:
-    import threading
-
-    return threading.active_count() > 1
 
 
 class _Fork:
@@ -248,7 +239,8 @@ class _Fork:
         until = time.monotonic() + seconds
         self._doing = ""
         while True:
-            kind, value = _loaded(self._read(until, seconds))
+            size = int.from_bytes(self._exactly(_HEAD, until, seconds), "big")
+            kind, value = _loaded(self._exactly(size, until, seconds))
             if kind == "doing":
                 self._doing, until = value, time.monotonic() + seconds
             elif kind == "answer":
@@ -257,10 +249,6 @@ class _Fork:
                 raise self._late(seconds)
             else:
                 raise AnswerError(value)
-
-    def _read(self, until: float, seconds: float) -> bytes:
-        size = int.from_bytes(self._exactly(_HEAD, until, seconds), "big")
-        return self._exactly(size, until, seconds)
 
     def _exactly(self, size: int, until: float, seconds: float) -> bytes:
         found = bytearray()
@@ -366,7 +354,9 @@ def _settle(room: int, threads: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        taken = _addresses() + max(room, _ADDED)
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        taken = pages * os.sysconf("SC_PAGE_SIZE") + max(room, _ADDED)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         if most != resource.RLIM_INFINITY:
             taken = min(taken, most)
@@ -379,12 +369,6 @@ def _settle(room: int, threads: int) -> None:
             os.dup2(nowhere, stream)
         # Another thread may have held the locks of the ones before.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-
-
-def _addresses() -> int:
-    """The bytes of addresses that this process has."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _answer_all(function: Callable[[Any, Say], Any], questions: int, answers: int) -> NoReturn:
@@ -473,24 +457,19 @@ def _available() -> int | None:
 def _left_in_group() -> int | None:
     """What the limits of the process's control group, and of the groups around it, leave; None if
     no limit can be read."""
-    found = [left for group in _groups() if (left := _left_in(group)) is not None]
-    return min(found, default=None)
-
-
-def _groups() -> list[Path]:
-    """The folders of the groups that the process is in. In a container the outermost folder is the
-    one of the container's group."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return []
-    found: list[Path] = []
+        return None
+    found: list[int | None] = []
     for line in lines:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers in ("", "memory"):
+            # In a container the outermost folder is the one of the container's group.
             inside = Path(path.strip("/"))
-            found += [_CGROUPS / controllers / part for part in (inside, *inside.parents)]
-    return found
+            folders = (_CGROUPS / controllers / part for part in (inside, *inside.parents))
+            found += map(_left_in, folders)
+    return min((left for left in found if left is not None), default=None)
 
 
 def _left_in(group: Path) -> int | None:

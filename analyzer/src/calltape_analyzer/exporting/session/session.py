@@ -76,33 +76,19 @@ class _Known(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Whether a call was reproduced, whether the program ran at all, what was wrong, and whether
-    the program raised an error while it ran instead of rejecting the call."""
+    """What became of a recorded call, as :attr:`Attempt.rows` has it, and what was wrong or could
+    be better."""
 
-    ok: bool
-    ran: bool
-    error: Fact | None
-    broke: bool = False
-
-    @property
-    def outcome(self) -> RowOutcome:
-        """As :attr:`Attempt.rows` has it."""
-        if self.ran:
-            return "ok" if self.ok else "wrong"
-        return "failed" if self.broke else "rejected"
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the program did something wrong. To reject a call is not wrong."""
-        return self.broke or (self.ran and not self.ok)
+    outcome: RowOutcome
+    error: Fact | None = None
 
 
 @dataclass
 class Outcome:
-    """The best program for a variant, if there is one, and the attempt that made it."""
+    """A program for a variant, and the attempt that made it."""
 
-    program: Program | None = None
-    attempt: Attempt | None = None
+    attempt: Attempt
+    program: Program
 
     def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
         """Greater is better. What counts first is how many of the sizes that still have no program
@@ -112,16 +98,12 @@ class Outcome:
         Args:
             wanted: the recorded sizes that have no program yet; None for all.
         """
-        if self.program is None or self.attempt is None:
-            return (-1,)
         found = self.attempt
         unseen = (found.agreed > 0, found.agreed - found.probed, not found.by_values, found.agreed)
         return (self.served(wanted), found.ok, found.reproduced, -found.wrong, *unseen)
 
     def served(self, wanted: Collection[SizeRow] | None = None) -> int:
         """How many of some recorded sizes were reproduced; of all by default."""
-        if self.program is None or self.attempt is None:
-            return 0
         if wanted is None:
             return self.attempt.reproduced
         return sum(self.serves(row) for row in wanted)
@@ -129,8 +111,6 @@ class Outcome:
     def serves(self, row: SizeRow) -> bool:
         """Whether a recorded size was reproduced. If there are very many sizes, not all are run,
         and the conditions of the program decide about the others."""
-        if self.program is None or self.attempt is None:
-            return False
         found = self.attempt.rows.get(row)
         return found == "ok" if found is not None else self.program.rejects(row) is None
 
@@ -176,7 +156,7 @@ class Session(ModelRuns):
                 continue
             attempt.tried += 1
             found = self.replayed(program, self.find(seen.first), attempt)
-            if found.is_error:
+            if found.outcome in ("wrong", "failed"):
                 attempt.error = attempt.error or found.error
             elif found.error is not None:
                 attempt.note(found.error)
@@ -220,20 +200,22 @@ class Session(ModelRuns):
         rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
         rejection = rejection or program.rejects_values(sample)
         if rejection is not None:
-            return Replayed(False, False, reasons.OfCall(call.number, rejection))
+            return Replayed("rejected", reasons.OfCall(call.number, rejection))
         run = _RecordedRun(self, program, sample)
         found = judge(call, run, self.tolerances)
         if found.error is not None and run.raised is not None:
-            broke = not isinstance(run.raised, ConditionError)
-            return Replayed(False, False, reasons.OfCall(call.number, found.error), broke)
+            outcome: RowOutcome = "failed"  # instead of rejecting the call
+            if isinstance(run.raised, ConditionError):
+                outcome = "rejected"
+            return Replayed(outcome, reasons.OfCall(call.number, found.error))
         attempt.add(found)
         if found.ok and found.against == "tape" and not run.unmade_outputs:
             self._known[id(program), call.ref] = _Known(program, found, self._weights())
         if found.error is None or found.agrees:
-            return Replayed(True, True, None)
+            return Replayed("ok")
         is_unlike = isinstance(found.error, OtherModel)
         wrong = found.error if is_unlike else reasons.OfCall(call.number, found.error)
-        return Replayed(isinstance(found.error, InState), True, wrong)
+        return Replayed("ok" if isinstance(found.error, InState) else "wrong", wrong)
 
     def known(self, program: Program, call: Call) -> Verdict | None:
         """The verdict on a recorded call that a program reproduced, if the weights are those that

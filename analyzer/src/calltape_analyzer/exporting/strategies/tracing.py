@@ -52,11 +52,12 @@ from calltape_analyzer.programs.caller_objects import (
     returned_arguments,
     tensor_ids,
 )
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
-__all__ = ["Narrow", "Traced", "Way"]
+__all__ = ["WAYS", "Narrow", "Traced", "Way"]
 
 
 class Result:
@@ -176,6 +177,7 @@ class Way:
     """How a variant is traced. By default all dynamic sizes are open, and no value is known.
 
     Attributes:
+        strategy: its name.
         static: whether no size is open.
         batch: whether only first dimensions are.
         open_lengths: whether recurrent layers are traced for any length.
@@ -191,6 +193,7 @@ class Way:
         unnoticed: whether the model is told that there is no trace.
     """
 
+    strategy: Strategy
     static: bool = False
     batch: bool = False
     open_lengths: bool = False
@@ -264,3 +267,26 @@ class Way:
             ):
                 stack.enter_context(context)
             yield stack.enter_context(never_empty(self.never_empty))
+
+
+WAYS: Mapping[Strategy, Way] = {
+    way.strategy: way
+    for way in (
+        Way(Strategy.PLAIN),
+        Way(Strategy.OPEN_LENGTHS, open_lengths=True),
+        Way(Strategy.GROWING_BUFFERS, own_buffers=True),
+        Way(Strategy.OPEN_SIZE_INTS, symbolic_ints=True),
+        Way(Strategy.DEFERRED, deferred=True),
+        Way(Strategy.OPEN_INTS, symbolic_ints=True),
+        Way(Strategy.NOT_EMPTY, symbolic_ints=True, never_empty=True),
+        Way(Strategy.OPEN_NUMBERS, real_values=True, symbolic_ints=True, symbolic_floats=True),
+        Way(Strategy.BY_VALUES, real_values=True),
+        Way(Strategy.BY_VALUES_OPEN_INTS, real_values=True, symbolic_ints=True, open_lengths=True),
+        Way(Strategy.BY_VALUES_DEFERRED, real_values=True, deferred=True),
+        Way(Strategy.UNNOTICED, unnoticed=True, real_values=True),
+        Way(Strategy.BATCHED_EXPERTS, experts="batched_mm"),
+        Way(Strategy.FIRST_DIMENSIONS, batch=True),
+        Way(Strategy.ONE_SIZE, static=True),
+    )
+}
+"""The ways that are the same for every model."""

@@ -232,9 +232,9 @@ def serves_all_values(
     tried = values[:_MAX_TRIED]
     calls = [session.find(value.first) for value in tried]
     replayed = [session.replayed(program, call, attempt) for call in calls]
-    if "wrong" in attempt.rows.values() or any(one.ran and not one.ok for one in replayed):
+    if "wrong" in (*attempt.rows.values(), *(one.outcome for one in replayed)):
         return False
-    good = [value for value, one in zip(tried, replayed, strict=True) if one.ok]
+    good = [value for value, one in zip(tried, replayed, strict=True) if one.outcome == "ok"]
     served = [seen.first for row, seen in program.variant.rows.items()
               if attempt.rows.get(row) == "ok"]  # fmt: skip
     if not served:
