@@ -154,7 +154,14 @@ class OnnxModel(ExportedModel):
     def _declared(self) -> tuple[DeclaredInput, ...]:
         """The inputs of the session if there is one, else of the file or message."""
         if self._session is not None:
-            return tuple(_declared_by_session(one) for one in self._session.get_inputs())
+            return tuple(
+                DeclaredInput(
+                    one.name,
+                    _dtype(one.type.removeprefix("tensor(").removesuffix(")")),
+                    tuple(one.shape),
+                )
+                for one in self._session.get_inputs()
+            )
         model = self.exported
         if isinstance(model, str | os.PathLike | bytes):
             model = load_onnx_proto(model)
@@ -197,7 +204,9 @@ class OnnxModel(ExportedModel):
 
         found: dict[str, Any] = {}
         for known in self.session.get_inputs():
-            value = inputs[known.name if known.name in inputs else _parameter(known.name)]
+            # The exporter adds _orig to the name of an input that is also a value of the graph.
+            is_own = known.name in inputs
+            value = inputs[known.name if is_own else known.name.removesuffix("_orig")]
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
             found[known.name] = as_pairs(tensor)
         return found
@@ -228,12 +237,6 @@ class OnnxModel(ExportedModel):
         model = onnx.load(self.exported)
         data = f"{path.name}.data"
         onnx.save(model, str(path), save_as_external_data=has_data_file, location=data)
-
-
-def _parameter(name: str) -> str:
-    """The name that an input was given. The exporter adds ``_orig`` to the name of one that is
-    also a value within the graph."""
-    return name.removesuffix("_orig")
 
 
 def _rejected(
@@ -274,11 +277,6 @@ def _declared_by_proto(value: Any) -> DeclaredInput:
         for dim in tensor.shape.dim
     )
     return DeclaredInput(value.name, dtype, dims)
-
-
-def _declared_by_session(value: Any) -> DeclaredInput:
-    kind = value.type.removeprefix("tensor(").removesuffix(")")
-    return DeclaredInput(value.name, _dtype(kind), tuple(value.shape))
 
 
 def _dtype(name: str) -> str | None:

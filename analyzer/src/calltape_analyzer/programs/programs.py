@@ -118,16 +118,11 @@ class Programs(Mapping[str, Program], Shown):
             NoVariant: no program accepts them; says why not, by variant. No program accepts an
                 argument that :meth:`Tape.remove_inputs` left out, if it is not its default.
         """
-        program, outputs = self._served(args, kwargs)
+        live = LiveCall(args, kwargs, self.sorter)
+        program, outputs = serve(self, live.placed, live.sample, missing=self.missing, clone=False)
         names = self.sorter.signature.name_at
         given = {names(i): value for i, value in enumerate(args)} | kwargs
         return in_own_objects(program.value(outputs), program.returned, given)
-
-    def _served(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Program, list[Any]]:
-        live = LiveCall(args, kwargs, self.sorter)
-        return serve(self, live.placed, live.sample, missing=self.missing, clone=False)
 
     @contextmanager
     def installed(self, module: Any, *, method: str | None = None) -> Iterator[None]:

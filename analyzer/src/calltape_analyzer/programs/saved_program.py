@@ -17,7 +17,7 @@ from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_arguments
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable
+from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.programs.manifest import (
     SavedCompletion,
@@ -245,8 +245,10 @@ def check_program(program: Program) -> None:
     _check_group(group)
     _expect(len(program.plan.template.scalars) == len(group.layout.scalars), "its scalars")
     rows = list(program.variant.rows)
+    ranks = [facts.rank for facts in group.facts]
     for row in [*rows, *(program.only or ())]:
-        _check_row(group, row)
+        _expect([len(shape) for shape in row.shapes] == ranks, "the ranks of a row")
+        _expect(len(row.ints) == len(group.ints), "the ints of a row")
     for condition in program.variant.conditions:
         if isinstance(condition, Fixed):
             _check_columns(group, [condition.column])
@@ -279,12 +281,6 @@ def _check_group(group: Group) -> None:
     _expect(len(group.constants) == len(group.others), "its constants")
     public = [place for place in group.others if not place.private]
     _expect(len(group.key.constants) == len(public), "its constants")
-
-
-def _check_row(group: Group, row: SizeRow) -> None:
-    ranks = [facts.rank for facts in group.facts]
-    _expect([len(shape) for shape in row.shapes] == ranks, "the ranks of a row")
-    _expect(len(row.ints) == len(group.ints), "the ints of a row")
 
 
 def _check_columns(group: Group, columns: Iterable[Column]) -> None:

@@ -71,7 +71,8 @@ def save(
         TapeError: ``io`` if it cannot be written.
     """
     folder = Path(os.path.abspath(directory))
-    if any(_is_read_from(program, folder) for program in programs.values()):
+    files = (one.exported for one in programs.values() if isinstance(one.exported, str))
+    if any(Path(file).parent.resolve() == folder.resolve() for file in files):
         reason, advice = "these programs are read from it", "name another directory"
         raise UsageError(reason, path=str(folder), advice=advice)
     try:
@@ -101,11 +102,6 @@ def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
         raise TapeError("io", reason, path=str(folder)) from None
     if earlier and not overwrite:
         raise TapeError("exists", "programs of an earlier export are there", path=str(folder))
-
-
-def _is_read_from(program: Program, folder: Path) -> bool:
-    exported = program.exported
-    return isinstance(exported, str) and Path(exported).parent.resolve() == folder.resolve()
 
 
 def _earlier(folder: Path) -> Manifest | None:

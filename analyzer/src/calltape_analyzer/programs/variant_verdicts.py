@@ -176,8 +176,8 @@ def _verdict_on(
         elif limits:
             reason = limits[0]
         elif wide and len(moved) < len(free):
-            rejections = (_rejection(wide, variant, row_at(variant, one)) for one in beside)
-            reason = next(filter(None, rejections), None)
+            rejections = (_rejections(wide, variant, row_at(variant, one)) for one in beside)
+            reason = next(filter(None, chain.from_iterable(rejections)), None)
     return VariantVerdict(
         variant=variant.name,
         scope=scope,
@@ -206,20 +206,17 @@ def _held_numbers(programs: Iterable[Program], variant: VariantFacts) -> Iterato
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
     """Whether a program takes the sizes of a row of a variant."""
-    for program in programs:
-        own = program.variant.row_in(variant.group.key, row)
-        if own is not None and program.rejects(own) is None:
-            return True
-    return False
+    return None in _rejections(programs, variant, row)
 
 
-def _rejection(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> Fact | None:
-    """Why the first program that is for these calls rejects sizes."""
+def _rejections(
+    programs: Iterable[Program], variant: VariantFacts, row: SizeRow
+) -> Iterator[Fact | None]:
+    """Why each program that is for these calls rejects sizes; None if it takes them."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
-        if own is not None and (why := program.rejects(own)) is not None:
-            return why
-    return None
+        if own is not None:
+            yield program.rejects(own)
 
 
 def _beside(variant: VariantFacts) -> list[Sizing]:

@@ -18,7 +18,6 @@ from calltape_analyzer.comparison.comparing import (
     compared,
     has_values,
     is_described,
-    recorded_leaves,
 )
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.facts import Fact
@@ -91,11 +90,7 @@ def _difference(
     """In what the model differs from the tape; None if it does not, or nobody knows."""
     call = runner.find(ref)
     seen = runner.observed(variant, ref) if watched else None
-    outputs = call.record.outputs
-    leaves = (*call.record.inputs.facts(), *(outputs.facts() if outputs is not None else ()))
-    if outputs is None or not all(leaf.key for leaf in leaves):
-        return None
-    expected = recorded_leaves(call)
+    expected = runner.recorded(call)
     if expected is None or not is_described(expected) or not has_values(expected):
         return None
     try:

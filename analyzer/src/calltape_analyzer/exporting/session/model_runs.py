@@ -202,15 +202,20 @@ class ModelRuns:
             self._rules[key] = value_rules(variant, self.find, self.sorter)
         return self._rules[key]
 
+    def recorded(self, call: Call) -> dict[str, Any] | None:
+        """What a call returned; None if the tape lacks a value of it, or of its arguments."""
+        outputs = call.record.outputs
+        if outputs is None:
+            return None
+        every = (*call.record.inputs.facts(), *outputs.facts())
+        return recorded_leaves(call) if all(leaf.key for leaf in every) else None
+
     def expected(
         self, program: Program, call: Call, sample: Sample
     ) -> tuple[dict[str, Any], Against]:
         """What a call should return: what was recorded (``"tape"``), or if that is not on the tape,
         what the model returns now (``"module"``)."""
-        facts = call.record.inputs.facts()
-        outputs = call.record.outputs
-        kept = outputs is not None and all(leaf.key for leaf in (*facts, *outputs.facts()))
-        found = recorded_leaves(call) if kept else None
+        found = self.recorded(call)
         if found is not None and is_described(found):
             return found, "tape"
         now = self.eager(program.plan, sample)
@@ -552,26 +557,8 @@ class ModelRuns:
             effects = self._effects[key, ref]
             if "torch" in effects.moved:
                 self._drawing.add(key)
-            if not writes:
-                _note_unwritten(program, effects.written)
-
-    def note_views(self, program: Program) -> None:
-        """Notes which outputs share memory with arguments in the model. Of another runtime than
-        torch, none do."""
-        effects = self._effects.get((program.variant.group.key, program.variant.rows.first))
-        if effects is not None and program.model.has_state:
-            program.note_views(effects.views)
-
-
-def _note_unwritten(program: Program, written: Mapping[int, bool]) -> None:
-    """Notes the tensors that a call writes to and that a program does not return.
-
-    Args:
-        program: cannot write to its inputs.
-        written: as of :class:`~calltape_analyzer.exporting.session.observed_calls.Effects`.
-    """
-    returned = set(program.returned.values())
-    places = program.variant.group.layout.tensors
-    for number, is_returned in written.items():
-        if places[number].argument not in returned:
-            program.note_unwritten(str(places[number]), is_returned=is_returned)
+            # A program that cannot write to its inputs may return what the model writes there.
+            returned, places = set(program.returned.values()), variant.group.layout.tensors
+            for number, is_returned in ({} if writes else effects.written).items():
+                if places[number].argument not in returned:
+                    program.note_unwritten(str(places[number]), is_returned=is_returned)

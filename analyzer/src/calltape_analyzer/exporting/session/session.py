@@ -168,7 +168,9 @@ class Session(ModelRuns):
                 attempt.rows[row] = "wrong" if became == "ok" else became
             attempt.error = reasons.Because(reasons.Why.NOTHING_COMPARED)
         program.told += map(NotCompared, attempt.unverified)
-        self.note_views(program)
+        effects = self._effects.get((program.variant.group.key, program.variant.rows.first))
+        if effects is not None and program.model.has_state:  # of another runtime none are views
+            program.note_views(effects.views)
         program.note_state(self.state)
         if (not attempt.reproduced and not around) or (whole and not attempt.ok):
             return
