@@ -14,7 +14,6 @@ from torch._subclasses import FakeTensor
 from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import probing
-from calltape_analyzer.exporting.session.budget import time_limit
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
 from calltape_analyzer.programs.strategies import Attempt, Strategy
@@ -235,9 +234,7 @@ def test_a_model_that_changes_far_beyond_is_found_out_by_far_probes_only(tmp_pat
     assert why.kind is WhyNotOthers.WRONG_UNSEEN
 
 
-def test_a_run_that_takes_too_long_is_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_takes_too_long_is_the_last(tmp_path: Path) -> None:
     class Slow(Plain):
         def forward(self, x: Any) -> Any:
             self.note(x)
@@ -245,7 +242,6 @@ def test_a_run_that_takes_too_long_is_the_last(
                 raise TimeoutError("not done after 60 s")  # as the alarm would
             return x * 2
 
-    monkeypatch.setattr(probing, "time_limit", lambda _: time_limit(1000))
     module = Slow()
     tape = taped(tmp_path, module, PLAIN)
     module.seen.clear()

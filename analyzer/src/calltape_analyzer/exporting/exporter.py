@@ -162,7 +162,9 @@ class Exporter:
             sizing = next(
                 (s for s in near if s.resized and breaks(variant, looser, s.values)), None
             )
-            if sizing is not None and self.session.takes(looser, sizing):
+            if sizing is None or self.session.why_unrun(looser, sizing) is not None:
+                continue
+            if self.session.why_not(looser, sizing) is None:
                 return looser
         return variant
 

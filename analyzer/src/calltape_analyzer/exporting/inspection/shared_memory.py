@@ -13,7 +13,7 @@ looked at: no tape says whose memory an argument was.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -72,31 +72,19 @@ def sharing_unread(
 
 def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) -> list[int]:
     """The numbers of the pairs that matter to a call of a variant."""
-    every = list(range(len(pairs)))
-    try:
-        plan, sample = runner.planned(variant, variant.rows.first)
-        expected = _run(runner, plan, sample)
-    except Exception:  # of any type: the export of the variant will say so
-        return every
 
-    def matters(some: Collection[int]) -> bool:
+    def with_copies(plan: Plan, sample: Sample, some: Sequence[int]) -> dict[str, Any]:
+        """What the model returns, and what is in its arguments afterwards."""
         tensors = list(sample.tensors)
         for at in some:
             tensors[pairs[at].other] = copies([tensors[pairs[at].other]])[0]
-        try:
-            got = _run(runner, plan, replace(sample, tensors=tensors))
-        except Exception:
-            return True
-        return runner.differ(expected, got)
+        ran = runner.run(plan, replace(sample, tensors=tensors))
+        arguments = {f"argument {i}": one for i, one in enumerate(ran.given.tensors)}
+        return {**ran.leaves, **detached(arguments)}
 
-    return which_matter(every, matters)
-
-
-def _run(runner: ModelRuns, plan: Plan, sample: Sample) -> dict[str, Any]:
-    """What the model returns, and what is in its arguments afterwards."""
-    ran = runner.run(plan, sample)
-    arguments = {f"argument {i}": one for i, one in enumerate(ran.given.tensors)}
-    return {**ran.leaves, **detached(arguments)}
+    every = list(range(len(pairs)))
+    found = which_matter(runner, variant, every, with_copies)
+    return every if found is None else found
 
 
 _MAX_OWN_VARIANTS = 2

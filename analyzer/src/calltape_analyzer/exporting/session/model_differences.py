@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, nudged
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
@@ -105,9 +106,37 @@ def _difference(
     return None if is_random or not difference.compared else difference.error
 
 
-def which_matter(every: Sequence[T], matters: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Those of some changes of which each alone makes the model return something else; all of them
-    if only several together do, or if they are many."""
+def which_matter(
+    runner: ModelRuns,
+    variant: VariantFacts,
+    every: Sequence[T],
+    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
+) -> list[T] | None:
+    """Those of some changes of the first call of which each alone makes the model return something
+    else, or raise; all of them if only several together do, or if they are many.
+
+    Args:
+        runner: has the model.
+        variant: of the call.
+        every: the changes.
+        run: gives what the model returns with some of them.
+
+    Returns:
+        None if the model raises without any: the export of the variant will say so.
+    """
+    try:
+        planned = runner.planned(variant, variant.rows.first)
+        expected = run(*planned, ())
+    except Exception:  # models raise errors of any type
+        return None
+
+    def matters(some: Sequence[T]) -> bool:
+        try:
+            got = run(*planned, some)
+        except Exception:
+            return True
+        return runner.differ(expected, got)
+
     if not matters(every):
         return []
     if len(every) == 1 or len(every) > MAX_SINGLE:

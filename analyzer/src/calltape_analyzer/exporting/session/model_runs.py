@@ -283,7 +283,7 @@ class ModelRuns:
         leaves: dict[str, Any] | None
         leaves, cost = self.probing.measured(variant, recorded_sizing(variant, row), run)
         if cost is not None and leaves is not None:
-            self.probing.learn(variant, cost, ref)
+            self.probing.costs.add(variant, cost, ref)
         return leaves
 
     def _watch(self, variant: VariantFacts, ref: CallRef) -> dict[str, Any] | None:

@@ -26,10 +26,6 @@ from calltape_analyzer.arguments.sizings import (
     values_at,
 )
 from calltape_analyzer.exporting.session.budget import time_limit
-from calltape_analyzer.exporting.session.sandbox import half_of_free
-from calltape_analyzer.facts import Fact
-from calltape_analyzer.foreign_errors import failure_of
-from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Attempt
@@ -47,12 +43,8 @@ _PATIENCE = 1 / 3
 to reproduce the recorded calls."""
 MIN_PATIENCE = 1.0
 """They may take these seconds in any case. Tests set it to much more."""
-_AT_ONCE = 2
-"""What the model returned is in memory while the program runs."""
 _IN_A_PROBE = 2
 """The model runs, and the program."""
-_LEAST_MEMORY = 256 * 2**20
-"""Bytes that a run and the one that it is compared with may take in any case."""
 
 Imagine = Callable[[Sizing], int]
 """Finds the bytes that a run takes without one, by tensors that have no memory. It may raise."""
@@ -207,6 +199,7 @@ class Probing:
         bound: of the tape.
         fused: whether programs have the kernels of torch that keep the scores of attention out of
             memory.
+        costs: of the runs that were measured.
     """
 
     probe: Probe = "near"
@@ -214,7 +207,7 @@ class Probing:
     seconds: float = _SECONDS
     bound: Bound = field(default_factory=lambda: Bound(0))
     fused: bool = True
-    _costs: RunCosts = field(default_factory=RunCosts)
+    costs: RunCosts = field(default_factory=RunCosts)
     _slow: set[Hashable] = field(default_factory=set)
 
     def sizings(
@@ -260,77 +253,7 @@ class Probing:
 
     def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
         """Seconds that the model and a program will take together; 0 if no run was measured."""
-        return _IN_A_PROBE * self._costs.seconds(variant, sizing)
-
-    def why_unrun(
-        self,
-        variant: VariantFacts,
-        sizing: Sizing,
-        run: Callable[[Sizing], Any],
-        imagine: Imagine,
-        device: str,
-    ) -> Fact | None:
-        """Why the model is not run at sizes that no call had; None if it may be run.
-
-        Args:
-            variant: what would be run.
-            sizing: the sizes.
-            run: runs the model. It is called at recorded sizes, to measure.
-            imagine: the bytes that a run takes, found without one.
-            device: of the model.
-        """
-        if self.probe == "none":
-            return reasons.RecordedOnly(self.probe)
-        if self.probe == "near" and not self.bound.allows(variant, sizing):
-            return reasons.Because(reasons.Why.TOO_LARGE)
-        if variant_key(variant) in self._slow:
-            return reasons.TooSlow(self.seconds, was_run=True)
-        reason = self._too_much(variant, sizing, imagine, device)
-        if reason is None:
-            return None
-        # No run like it was measured yet, or the measured ones are too far from it.
-        recorded = recorded_sizing(variant, sizing.row)
-        if self._costs.has(variant, recorded.values):
-            return reason
-        try:
-            with time_limit(self.seconds):
-                _, cost = self.measured(variant, recorded, lambda: run(recorded))
-            if cost is not None:
-                self.learn(variant, cost)
-        except Exception as error:  # the model's own
-            if isinstance(error, TimeoutError):
-                self.note_slow(variant)
-            return reasons.OfModel(failure_of(error), at_recorded=True)
-        return self._too_much(variant, sizing, imagine, device)
-
-    def _too_much(
-        self, variant: VariantFacts, sizing: Sizing, imagine: Imagine, device: str
-    ) -> Fact | None:
-        """Why a run would cost too much, as predicted from runs that were measured."""
-        if not self._costs.has(variant):
-            return reasons.Because(reasons.Why.UNMEASURED)
-        needed = _AT_ONCE * self._costs.memory(variant, sizing)
-        allowed = self._allowed(variant, needed, imagine, device)
-        if needed > allowed:
-            needed = min(needed, _AT_ONCE * self._costs.imagined(variant, sizing, imagine))
-        if needed > allowed:
-            return reasons.TooMuchMemory(int(needed), int(allowed), self.memory is not None)
-        if self._costs.seconds(variant, sizing) > self.seconds:
-            return reasons.TooSlow(self.seconds, was_run=False)
-        return None
-
-    def _allowed(
-        self, variant: VariantFacts, needed: float, imagine: Imagine, device: str
-    ) -> float:
-        """The bytes that a run and the one that it is compared with may take."""
-        if self.memory is not None:
-            return self.memory
-        free = half_of_free(device)
-        if self.probe == "far":
-            return free
-        if needed <= _LEAST_MEMORY:
-            return min(free, _LEAST_MEMORY)
-        return min(free, max(_LEAST_MEMORY, self._costs.recorded(variant, imagine)))
+        return _IN_A_PROBE * self.costs.seconds(variant, sizing)
 
     def measured(
         self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
@@ -346,9 +269,9 @@ class Probing:
         seconds = time.perf_counter() - begin
         return value, Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
 
-    def learn(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
-        """Learns from a run that was measured, of a recorded call if there is one."""
-        self._costs.add(variant, cost, call)
+    def is_slow(self, variant: VariantFacts) -> bool:
+        """Whether a run of a variant took too long."""
+        return variant_key(variant) in self._slow
 
     def note_slow(self, variant: VariantFacts) -> None:
         """Notes that a run took too long: no other sizes of the variant are run."""

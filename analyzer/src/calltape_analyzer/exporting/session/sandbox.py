@@ -437,8 +437,8 @@ def half_of_free(device: str = "cpu") -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    known = [free for free in (_available(), _left_in_group()) if free is not None]
-    return min(known, default=_UNKNOWN) // 2
+    known = (_available(), *map(_left_in, _groups()))
+    return min((free for free in known if free is not None), default=_UNKNOWN) // 2
 
 
 def _available() -> int | None:
@@ -454,25 +454,24 @@ def _available() -> int | None:
         return None
 
 
-def _left_in_group() -> int | None:
-    """What the limits of the process's control group, and of the groups around it, leave; None if
-    no limit can be read."""
+def _groups() -> list[Path]:
+    """The folders of the groups that the process is in. In a container the outermost folder is the
+    one of the container's group."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
-    found: list[int | None] = []
+        return []
+    found: list[Path] = []
     for line in lines:
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers in ("", "memory"):
-            # In a container the outermost folder is the one of the container's group.
             inside = Path(path.strip("/"))
-            folders = (_CGROUPS / controllers / part for part in (inside, *inside.parents))
-            found += map(_left_in, folders)
-    return min((left for left in found if left is not None), default=None)
+            found += [_CGROUPS / controllers / part for part in (inside, *inside.parents)]
+    return found
 
 
 def _left_in(group: Path) -> int | None:
+    """What the limits of a group leave; None if none can be read."""
     for limit, used, cached in _LIMITS:
         try:
             most, now = (int((group / name).read_text()) for name in (limit, used))

@@ -35,10 +35,11 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.exporting.session.budget import time_limit
 from calltape_analyzer.exporting.session.model_differences import other_model
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import Effects, measured
-from calltape_analyzer.exporting.session.sandbox import RunEndedError
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, half_of_free
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
@@ -63,6 +64,10 @@ __all__ = ["Outcome", "Session"]
 _MAX_ROWS = 24
 _MAX_LOOKED, _MAX_SMALL = 4, 2
 """Recorded calls of which the loops are looked at, and sizes of one."""
+_AT_ONCE = 2
+"""What the model returned is in memory while the program runs."""
+_LEAST_MEMORY = 256 * 2**20
+"""Bytes that a run and the one that it is compared with may take in any case."""
 _SECONDS = 60.0
 """How long a run with arguments that a call lacks may take."""
 
@@ -241,13 +246,57 @@ class Session(ModelRuns):
         """Why the model is not run at sizes that no call had; None if it may be run."""
         if self._lies_otherwise(variant, sizing):
             return reasons.Because(reasons.Why.OTHER_STRIDES)
-        return self.probing.why_unrun(
-            variant,
-            sizing,
-            partial(self._run, variant),
-            partial(self._imagined, variant),
-            self.device,
-        )
+        probing = self.probing
+        if probing.probe == "none":
+            return reasons.RecordedOnly(probing.probe)
+        if probing.probe == "near" and not probing.bound.allows(variant, sizing):
+            return reasons.Because(reasons.Why.TOO_LARGE)
+        if probing.is_slow(variant):
+            return reasons.TooSlow(probing.seconds, was_run=True)
+        reason = self._too_much(variant, sizing)
+        if reason is None:
+            return None
+        # No run like it was measured yet, or the measured ones are too far from it.
+        recorded = recorded_sizing(variant, sizing.row)
+        if probing.costs.has(variant, recorded.values):
+            return reason
+        try:
+            with time_limit(probing.seconds):
+                _, cost = probing.measured(
+                    variant, recorded, lambda: self.eager(*self.planned(variant, recorded))
+                )
+        except Exception as error:  # the model's own
+            if isinstance(error, TimeoutError):
+                probing.note_slow(variant)
+            return reasons.OfModel(failure_of(error), at_recorded=True)
+        if cost is not None:
+            probing.costs.add(variant, cost)
+        return self._too_much(variant, sizing)
+
+    def _too_much(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
+        """Why a run would cost too much, as predicted from runs that were measured."""
+        costs, imagine = self.probing.costs, partial(self._imagined, variant)
+        if not costs.has(variant):
+            return reasons.Because(reasons.Why.UNMEASURED)
+        needed = _AT_ONCE * costs.memory(variant, sizing)
+        # What a run and the one that it is compared with may take.
+        allowed: float
+        if self.probing.memory is not None:
+            allowed = self.probing.memory
+        else:
+            allowed = half_of_free(self.device)
+            if self.probing.probe != "far" and needed > _LEAST_MEMORY:
+                allowed = min(allowed, max(_LEAST_MEMORY, costs.recorded(variant, imagine)))
+            elif self.probing.probe != "far":
+                allowed = min(allowed, _LEAST_MEMORY)
+        if needed > allowed:
+            needed = min(needed, _AT_ONCE * costs.imagined(variant, sizing, imagine))
+        if needed > allowed:
+            is_given = self.probing.memory is not None
+            return reasons.TooMuchMemory(int(needed), int(allowed), is_given)
+        if costs.seconds(variant, sizing) > self.probing.seconds:
+            return reasons.TooSlow(self.probing.seconds, was_run=False)
+        return None
 
     def _lies_otherwise(self, variant: VariantFacts, sizing: Sizing) -> bool:
         """Whether a model that reads layouts would be asked for a call of another variant: a
@@ -257,10 +306,6 @@ class Session(ModelRuns):
             return False
         leaves = facts_of_tensors(self.sample(variant, sizing).tensors)
         return any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read)
-
-    def takes(self, variant: VariantFacts, sizing: Sizing) -> bool:
-        """Whether the model itself takes sizes that no call had. It is run there, if it may be."""
-        return self.why_unrun(variant, sizing) is None and self.why_not(variant, sizing) is None
 
     def why_not(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         """Why the model does not come to its end at sizes that no call had; None if it does."""
@@ -289,13 +334,12 @@ class Session(ModelRuns):
 
     def _failure(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         try:
-            self.probing.measured(variant, sizing, lambda: self._run(variant, sizing))
+            self.probing.measured(
+                variant, sizing, lambda: self.eager(*self.planned(variant, sizing))
+            )
         except Exception as error:  # models raise errors of any type
             return failure_of(error)
         return None
-
-    def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
-        return self.eager(*self.planned(variant, sizing))
 
     def _imagined(self, variant: VariantFacts, sizing: Sizing) -> int:
         """The bytes that a run of the model takes, by a run with tensors that have no memory.

@@ -134,7 +134,7 @@ class UnseenRuns:
             else:
                 ran = Ran(unrun=ended, is_late=is_late)
         if ran.cost is not None:
-            self._runner.probing.learn(variant, ran.cost)
+            self._runner.probing.costs.add(variant, ran.cost)
         self._runner.add_state(ran.state)
         self._program.changed_state |= ran.changed
         return ran
