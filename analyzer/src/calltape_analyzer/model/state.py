@@ -23,7 +23,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.pytree.caches import has_known_state
 
-__all__ = ["apart_from", "in_words", "preserved", "unchanged", "was_written", "written_by"]
+__all__ = [
+    "apart_from",
+    "in_words",
+    "preserved",
+    "storage_of",
+    "unchanged",
+    "was_written",
+    "written_by",
+]
 
 _CONTAINERS = (OrderedDict, dict, list, set, deque)
 _CODE = (
@@ -359,7 +367,7 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._watched: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
         self._copies: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         for name, tensor in tensors:
-            if (storage := _storage(tensor)) is not None:
+            if (storage := storage_of(tensor)) is not None:
                 self._watched[storage].append((name, tensor))
 
     def copy(self, tensors: Iterable[tuple[str, torch.Tensor]], at_most: float = math.inf) -> None:
@@ -382,7 +390,7 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
             written += [kwargs[name] for name in names if name in kwargs]
             for leaf in pytree.tree_leaves(written):
                 if isinstance(leaf, torch.Tensor):
-                    self.copy(self._watched.pop(_storage(leaf) or 0, ()))
+                    self.copy(self._watched.pop(storage_of(leaf) or 0, ()))
         return func(*args, **kwargs)
 
     def put_back(self) -> dict[str, torch.Tensor]:
@@ -468,7 +476,8 @@ def _memory(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _storage(tensor: torch.Tensor) -> int | None:
+def storage_of(tensor: torch.Tensor) -> int | None:
+    """What is equal for tensors of one storage, and for no others; None for what has none."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import leaves_of
-from calltape_analyzer.model.state import was_written, written_by
+from calltape_analyzer.model.state import storage_of, was_written, written_by
 from calltape_analyzer.programs.caller_objects import views_of
 from calltape_analyzer.pytree.description import describe_result
 
@@ -127,7 +127,7 @@ class Questions(TorchFunctionMode):
         self._own = {
             memory
             for tensor in (*module.parameters(), *module.buffers())
-            if (memory := _memory(tensor)) is not None
+            if (memory := storage_of(tensor)) is not None
         }
         self._found: set[str] = set()
         self._generators: list[weakref.ref[Any]] = []
@@ -159,7 +159,9 @@ class Questions(TorchFunctionMode):
         given = kwargs or {}
         name = _QUESTIONS.get(func)
         if name is not None:
-            if not (args and isinstance(args[0], torch.Tensor) and _memory(args[0]) in self._own):
+            if not (
+                args and isinstance(args[0], torch.Tensor) and storage_of(args[0]) in self._own
+            ):
                 self._found.add(name)
         elif isinstance(func, _OPERATORS):
             namespace = getattr(func, "namespace", None) or str(func).partition(".")[0]
@@ -194,7 +196,7 @@ class _Writing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = [args[i] for i in places if i < len(args)]
         written += [given[name] for name in names if name in given]
         tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
-        if any(_memory(one) not in self._own for one in tensors):
+        if any(storage_of(one) not in self._own for one in tensors):
             self._tell("written")
         return func(*args, **given)
 
@@ -241,13 +243,6 @@ def _is_known(name: str) -> bool:
     """Whether no function of a package computes on tensors past torch: numpy is seen where it gets
     them, and safetensors reads files."""
     return name.partition(".")[0] in ("torch", "builtins", "numpy", "safetensors")
-
-
-def _memory(tensor: Any) -> int | None:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):  # it has none
-        return None
 
 
 @contextmanager

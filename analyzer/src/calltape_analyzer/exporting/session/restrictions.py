@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -59,6 +59,10 @@ class _Size(NamedTuple):
     value: int
 
 
+def _sizes(values: _Values) -> list[_Size]:
+    return [*map(_Size._make, enumerate(values))]
+
+
 @dataclass
 class _Evidence:
     """The values of all symbols where a program was right, and where it was wrong."""
@@ -66,19 +70,18 @@ class _Evidence:
     right: list[_Values] = field(default_factory=list)
     wrong: list[_Values] = field(default_factory=list)
 
+    @property
+    def good(self) -> set[_Size]:
+        """The sizes at which the program was right."""
+        return {size for values in self.right for size in _sizes(values)}
+
     def explaining(self, shown: Iterable[_Size] = ()) -> list[_Size] | None:
         """The fewest sizes of which one is in all that was wrong, and none in what was right; None
         if there are none. Those that were shown to be wrong alone come first, then 0 and 1."""
-        first = list(shown)
-        good = {_Size(*pair) for values in self.right for pair in enumerate(values)}
+        first, good = list(shown), self.good
         left, found = list(self.wrong), list[_Size]()
         while left:
-            counts = Counter(
-                size
-                for values in left
-                for size in map(_Size._make, enumerate(values))
-                if size not in good
-            )
+            counts = Counter(size for values in left for size in _sizes(values) if size not in good)
             if not counts:
                 return None
             best = max(counts, key=lambda s: (s in first, counts[s], s.value in _SPECIAL, -s.value))
@@ -151,12 +154,12 @@ def _evidence(variant: VariantFacts, attempt: Attempt, *, counts_failed: bool) -
 def _corners(evidence: _Evidence, attempt: Attempt) -> list[Sizing]:
     """Where a runtime failed because several sizes are 0 or 1 at once (``squeeze()`` leaves no
     dimension), and was right for each of them with others. Nothing follows for other sizes."""
-    good = {_Size(*pair) for values in evidence.right for pair in enumerate(values)}
+    good = evidence.good
     return [
         sizing
         for sizing in attempt.failed_at
         if sum(value in _SPECIAL for value in sizing.values) > 1
-        and all(size in good for size in map(_Size._make, enumerate(sizing.values)))
+        and good.issuperset(_sizes(sizing.values))
     ]
 
 
@@ -193,7 +196,8 @@ def _excluded(
                 evidence.right.append(sizing.values)
             elif scratch.wrong or (scratch.failed and not program.model.checks_conditions):
                 evidence.wrong.append(sizing.values)
-                shown |= _alone(evidence, sizing.values)
+                new = {*_sizes(sizing.values)} - evidence.good
+                shown |= new if len(new) == 1 else set()  # all others were right
     return None
 
 
@@ -204,12 +208,7 @@ def _to_try(variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]) 
     row = next((place for place, values in enumerate(rows) if values in evidence.right), None)
     if row is None:
         return
-    doubtful = {
-        _Size(place, value)
-        for values in evidence.wrong
-        for place, value in enumerate(values)
-        if all(right[place] != value for right in evidence.right)
-    }
+    doubtful = {size for values in evidence.wrong for size in _sizes(values)} - evidence.good
     for size in (*found, *sorted(doubtful.difference(found))):
         unit = variant.symbols[size.symbol].unit if size.value else 1
         beside = [size.value + step * unit for step in _STEPS]
@@ -220,16 +219,6 @@ def _to_try(variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]) 
             moved = followed(variant.symbols, rows[row], {size.symbol: value})
             if moved is not None and moved[size.symbol] == value and moved not in rows:
                 yield Sizing(row, moved, True)
-
-
-def _alone(evidence: _Evidence, values: _Values) -> set[_Size]:
-    """The size that is wrong alone, if all others are as they were where the program was right."""
-    new = {
-        _Size(place, value)
-        for place, value in enumerate(values)
-        if all(right[place] != value for right in evidence.right)
-    }
-    return new if len(new) == 1 else set()
 
 
 def _is_beside_right(
@@ -298,7 +287,12 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         elif ran.found is not None:
             taken[columns] = ran.found
     program.variant = replace(program.variant, zeros=ZeroSizes(frozenset(taken), rejected))
-    _note(program, taken)
+    name = program.variant.group.layout.column_name
+    for has_values in (True, False):  # nothing but a dtype and a shape may have been compared
+        own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
+        if own:
+            names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
+            program.told.append(TakesZero(names, has_values))
 
 
 def _why_rejected(ran: Ran) -> Fact | None:
@@ -317,13 +311,3 @@ def _why_rejected(ran: Ran) -> Fact | None:
     if ran.found is None or not ran.found.agrees:
         return Because(Why.OTHER_RESULT)
     return None
-
-
-def _note(program: Program, taken: Mapping[frozenset[Column], Verdict]) -> None:
-    """Says which dimensions may be 0, and what that was seen by."""
-    name = program.variant.group.layout.column_name
-    for has_values in (True, False):
-        own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
-        if own:
-            names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
-            program.told.append(TakesZero(names, has_values))

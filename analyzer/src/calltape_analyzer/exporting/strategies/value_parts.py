@@ -248,8 +248,10 @@ def serves_all_values(
             return False
         known |= {repr(value.values) for value in others}
     names = tuple(map(str, program.variant.group.varying))
-    lengths = _lengths(everywhere)
-    program.told.append(ConstantTexts(names, len(known), len(everywhere), *lengths))
+    every = [one for value in everywhere for one in value.values.values()]
+    lengths = [len(one) for one in every if isinstance(one, str | bytes)]
+    extremes = min(lengths, default=None), max(lengths, default=None)
+    program.told.append(ConstantTexts(names, len(known), len(everywhere), *extremes))
     return True
 
 
@@ -276,12 +278,6 @@ def _does_as_model(program: Program, call: Call, value: ValueCalls, session: Ses
     except Exception:  # models, torch and runtimes raise errors of any type: that is no evidence
         return False
     return found.agrees and found.compared > 0
-
-
-def _lengths(values: Sequence[ValueCalls]) -> tuple[int | None, int | None]:
-    """The length of the shortest and the longest text among values; None if there are no texts."""
-    found = [len(v) for one in values for v in one.values.values() if isinstance(v, str | bytes)]
-    return min(found, default=None), max(found, default=None)
 
 
 def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> VariantFacts:
