@@ -27,7 +27,6 @@ from calltape_analyzer.exporting.inspection.untraceable import (
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
 from calltape_analyzer.exporting.session.model_differences import (
-    other_model,
     telling_calls,
     unlike_recorded,
 )
@@ -228,9 +227,11 @@ class ProgramSearch:
             )
 
     def _why_unlike(self, found: Mapping[CallRef, Fact]) -> notes.OtherModel:
+        calls = tuple(f"{ref.number}" for ref in found)
         target = self.tape.target
         outside = target.outside if target is not None else None
-        return other_model(found, outside or (), self._asked)
+        first = next(iter(found.values()))
+        return notes.OtherModel(calls, first, tuple(outside or ()), self._asked)
 
     def _unlike_in(self, variant: VariantFacts) -> dict[CallRef, Fact]:
         return {one: self._unlike[one] for one in telling_calls(variant) if one in self._unlike}
@@ -271,7 +272,19 @@ class ProgramSearch:
         return [variant for variant in variants if variant.rows.first in own]
 
     def _traceable(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
-        self._find_out_of_sight(variants)
+        """The variants of which a program may have all state of the model. That is found out once
+        for each, before anything else runs the model here or traces it: nobody could put that state
+        back."""
+        session = self.exporter.session
+        known = [variant for variant in variants if variant.rows.first in self._out_of_sight]
+        new = [v for v in variants if v not in known and self._why_untraceable(v) is None]
+        if new:
+            seconds = session.budget.within(session.probing.seconds)
+            found = out_of_sight(session, new, known, seconds)
+            for first in (variant.rows.first for variant in new):
+                is_lost = first in found
+                reason = reasons.Because(reasons.Why.OUT_OF_SIGHT) if is_lost else None
+                self._out_of_sight[first] = reason
         return [variant for variant in variants if self._why_untraceable(variant) is None]
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
@@ -312,20 +325,6 @@ class ProgramSearch:
     def _why_untraceable(self, variant: VariantFacts) -> Fact | None:
         reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
         return reason or self._out_of_sight.get(variant.rows.first)
-
-    def _find_out_of_sight(self, variants: Sequence[VariantFacts]) -> None:
-        """Finds out of which variants no program has the state of the model: once for each, before
-        anything else runs the model here or traces it. Nobody could put that state back."""
-        session = self.exporter.session
-        known = [variant for variant in variants if variant.rows.first in self._out_of_sight]
-        new = [v for v in variants if v not in known and self._why_untraceable(v) is None]
-        if new:
-            seconds = session.budget.within(session.probing.seconds)
-            found = out_of_sight(session, new, known, seconds)
-            for first in (variant.rows.first for variant in new):
-                is_lost = first in found
-                reason = reasons.Because(reasons.Why.OUT_OF_SIGHT) if is_lost else None
-                self._out_of_sight[first] = reason
 
     def _leave_out_lost(self) -> None:
         """Leaves out programs that recorded calls show to lose state."""

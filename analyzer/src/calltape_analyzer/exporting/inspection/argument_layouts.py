@@ -150,7 +150,6 @@ class _Probe:
         recorded: Mapping[str, Any] | None = None,
     ) -> None:
         self._runner, self._plan, self._sample, self._free = runner, plan, sample, free
-        self._eager: Callable[[Sample], Mapping[str, Any]] = partial(runner.eager, plan)
         is_known = recorded is not None and is_described(recorded)
         self._recorded = recorded if is_known else None
         self._own: Mapping[str, Any] | None = None
@@ -198,21 +197,23 @@ class _Probe:
     def changes(self, layout: Callable[[Any], Any], numbers: Collection[int]) -> bool:
         """Whether the model returns something else if some tensors have another layout. A model
         that raises there returns nothing else: so would its program, or it serves more."""
+        runner, plan = self._runner, self._plan
         tensors = list(self._sample.tensors)
         for i in numbers:
             tensors[i] = layout(tensors[i])
         other = replace(self._sample, tensors=tensors)
         try:
-            got = self._eager(other)
+            got = runner.eager(plan, other)
             if self._recorded is not None and self._agree(self._recorded, got):
                 return False
-            expected = self._own = self._eager(self._sample) if self._own is None else self._own
+            if self._own is None:
+                self._own = runner.eager(plan, self._sample)
+            expected = self._own
         except Exception:  # models raise errors of any type
             return False
         if self._agree(expected, got):
             return False
-        tolerances = self._runner.tolerances
-        return doubt_of(self._eager, self._sample, expected, got, tolerances) is None
+        return doubt_of(runner, plan, self._sample, expected, got) is None
 
     def _agree(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
         found = compared(expected, got, self._runner.tolerances)

@@ -219,8 +219,9 @@ class _Owning:
             return False
         if not compared(expected, got, self._runner.tolerances).compared:
             return False
-        eager = partial(self._runner.eager, self._plan, changes={pair.number: copied})
-        return doubt_of(eager, self._sample, expected, got, self._runner.tolerances) is None
+        changes = {pair.number: copied}
+        runner, plan, sample = self._runner, self._plan, self._sample
+        return doubt_of(runner, plan, sample, expected, got, changes) is None
 
     def passed(self, pair: _Pair, call: Call) -> bool:
         """Whether the model returns what was recorded only if it is given its own tensor."""

@@ -22,7 +22,6 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.programs.notes import OtherModel
 from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -30,7 +29,6 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = [
     "MAX_SINGLE",
     "doubt_of",
-    "other_model",
     "telling_calls",
     "unlike_recorded",
     "which_matter",
@@ -63,20 +61,6 @@ def unlike_recorded(
             if difference is not None:
                 found[ref] = difference
     return {} if runner.state else found
-
-
-def other_model(
-    found: Mapping[CallRef, Fact], outside: Sequence[str] = (), asked: Sequence[str] = ()
-) -> OtherModel:
-    """What is unlike, as a note.
-
-    Args:
-        found: the calls, as of :func:`unlike_recorded`.
-        outside: the modes that the recording had around the model.
-        asked: what the model's code asks of its caller.
-    """
-    calls = tuple(f"{ref.number}" for ref in found)
-    return OtherModel(calls, next(iter(found.values())), tuple(outside), tuple(asked))
 
 
 def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
@@ -150,33 +134,34 @@ times what one unit in the last place of all inputs makes of the model's results
 
 
 def doubt_of(
-    eager: Callable[..., Mapping[str, Any]],
+    runner: ModelRuns,
+    plan: Plan,
     sample: Sample,
     expected: Mapping[str, Any],
     got: Mapping[str, Any],
-    tolerances: Tolerances,
+    changes: Mapping[int, Callable[[Any], Any]] | None = None,
 ) -> Because | None:
     """Why other results than those of the model prove nothing. None if they prove that the program
     is wrong.
 
     Args:
-        eager: gives the leaves of what the model returns for a sample; with ``seed``, from
-            another state of the generators of random numbers.
-        sample: the values that were tried.
+        runner: has the model.
+        plan: makes its arguments,
+        sample: of the values that were tried.
         expected: what the model returned.
         got: what the program returned.
-        tolerances: how far results of a program may be off.
+        changes: of the arguments, as of :meth:`ModelRuns.run`.
     """
     if any(map(_has_nan, expected.values())):
         return Because(Why.MODEL_IS_NAN)
     try:
-        again = eager(sample, seed=0)
-        if not compared(expected, again, tolerances).agrees:
+        again = runner.eager(plan, sample, seed=0, changes=changes)
+        if not compared(expected, again, runner.tolerances).agrees:
             return Because(Why.MODEL_VARIES)
-        near = eager(nudged(sample))
+        near = runner.eager(plan, nudged(sample), changes=changes)
     except Exception:  # models raise errors of any type
         return Because(Why.MODEL_MAY_FAIL)
-    if _is_within(expected, got, near, tolerances):
+    if _is_within(expected, got, near, runner.tolerances):
         return Because(Why.INEXACT)
     return None
 

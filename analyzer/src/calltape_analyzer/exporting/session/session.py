@@ -36,7 +36,6 @@ from calltape_analyzer.comparison.comparing import (
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.budget import time_limit
-from calltape_analyzer.exporting.session.model_differences import other_model
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import Effects, measured
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, half_of_free
@@ -501,7 +500,9 @@ class _RecordedRun(ProgramRun):
             return verdict
         got = self.returned.leaves
         unlike = self._verifier.why_unlike(self.program, call, self.sample, expected, got)
-        return verdict if unlike is None else verdict.but(other_model({call.ref: unlike}))
+        return (
+            verdict if unlike is None else verdict.but(OtherModel((f"{call.ref.number}",), unlike))
+        )
 
 
 def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:

@@ -178,8 +178,7 @@ class UnseenRuns:
         ran.found = compared(expected, got, runner.tolerances)
         if not ran.found.agrees:
             say(_MODEL)
-            model = partial(runner.eager, program.plan)
-            ran.doubt = doubt_of(model, sample, expected, got, runner.tolerances)
+            ran.doubt = doubt_of(runner, program.plan, sample, expected, got)
             if ran.doubt is None and self._agrees_with_others(sizing, say):
                 ran.doubt = Because(Why.COINCIDENCE)
         return ran
