@@ -16,7 +16,14 @@ import torch
 
 from calltape_analyzer import Tape, TapeError, check, export, load_programs, open_tape, replay
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.manifest import MANIFEST
+from calltape_analyzer.programs.onnx_model import (
+    CHECKS,
+    COMPLEX_OUTPUTS,
+    complex_outputs,
+    demand,
+)
 from calltape_analyzer.programs.untrusted_files import digest_of
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
@@ -298,3 +305,10 @@ def test_a_pt2_is_one_whatever_the_case_of_its_name() -> None:
 
     assert is_pt2("MODEL.PT2")
     assert not is_pt2("model.pt")
+
+
+@pytest.mark.parametrize("text", ["[", "{}", "[" * 100_000, "7", "[[1]]"])
+def test_metadata_of_a_stranger_says_nothing(text: str) -> None:
+    assert complex_outputs({COMPLEX_OUTPUTS: text}) == frozenset()
+    with pytest.raises(ConditionError):
+        demand([True, False], {CHECKS: text})

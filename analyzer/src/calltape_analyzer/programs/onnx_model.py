@@ -327,12 +327,9 @@ def demand(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
     """
     if all(holds):
         return
-    try:
-        texts = json.loads(metadata.get(CHECKS, "[]"))
-    except ValueError:
-        texts = []
+    texts = _listed(metadata, CHECKS)
     failed = [place for place, one in enumerate(holds) if not one]
-    known = [str(texts[i]) for i in failed if isinstance(texts, list) and i < len(texts)]
+    known = [str(texts[i]) for i in failed if i < len(texts)]
     # Some assertions are there twice, and only one says where in the model it comes from.
     known.sort(key=lambda text: not says_where(text))
     text = known[0][:_MAX_TEXT] if known else f"number {failed[0]}"
@@ -363,13 +360,15 @@ def complex_outputs(metadata: Mapping[str, str]) -> frozenset[str]:
     Args:
         metadata: of the model. A file may be anybody's: other content names no output.
     """
+    return frozenset(one for one in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(one, str))
+
+
+def _listed(metadata: Mapping[str, str], name: str) -> list[Any]:
     try:
-        names = json.loads(metadata.get(COMPLEX_OUTPUTS, "[]"))
-    except ValueError:
-        return frozenset()
-    if not isinstance(names, list):
-        return frozenset()
-    return frozenset(name for name in names if isinstance(name, str))
+        found = json.loads(metadata.get(name, "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
 
 
 def from_pairs(tensor: Any) -> Any:
