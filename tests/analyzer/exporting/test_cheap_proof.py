@@ -67,8 +67,11 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
                 now[0] += 0.5
             return x * 2
 
-    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 0.4)
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(session, "time", clock)
+    monkeypatch.setattr(probing, "time", clock)
+    # A probe takes 0.5 s, and is expected to take twice that.
+    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 1.4)
     module = Slow()
     programs = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5)]), module)
     (attempt,) = programs.attempts
