@@ -106,8 +106,6 @@ def export(
     calltape export runs/llm.tape --model my.models:llama --out exported/
     calltape export runs/llm.tape --model my.models:llama --to onnx --opset 20
     """
-    from calltape_analyzer.exporting.export import ExportOptions
-
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset needs --to onnx")
     if out is not None:
@@ -118,6 +116,8 @@ def export(
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:
         module = model_of(model)
+        from calltape_analyzer.exporting.export import ExportOptions
+
         options = ExportOptions(
             probe=probe,
             max_seconds=max_seconds,

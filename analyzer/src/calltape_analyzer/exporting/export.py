@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.jit import ScriptModule
 
 from calltape_analyzer.arguments.sizings import recorded_sizing
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
@@ -20,6 +24,7 @@ from calltape_analyzer.exporting.session.budget import Budget, Progress
 from calltape_analyzer.exporting.session.probing import Probe, Probing
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
@@ -129,8 +134,6 @@ def export(
         UsageError: for a module without the recorded method, or a format that does not exist; or
             torch is older than 2.12.
     """
-    from calltape_analyzer.model.randomness import generators_kept
-
     demand_torch()
     check_tape(tape, "export")
     if to not in ("torch", "onnx"):
@@ -201,8 +204,6 @@ def _with_parts(
 
 def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> dict[str, Path]:
     """Records the calls of each part to a tape of its own."""
-    import torch
-
     try:
         from calltape_recorder import record
     except ImportError:
@@ -226,8 +227,6 @@ def _run_again(tape: Tape, session: Session) -> None:
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:
-    from torch.jit import ScriptModule
-
     for name, part in module.named_modules():
         if isinstance(part, ScriptModule):
             what = f"{name}, a part of the model," if name else "the model"
@@ -299,8 +298,6 @@ _WARNING_LOGGERS = (
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Leaves out torch's warning for each dimension that became a constant: the attempts tell."""
-    import logging
-
     loggers = [logging.getLogger(name) for name in _WARNING_LOGGERS]
     levels = [logger.level for logger in loggers]
     try:

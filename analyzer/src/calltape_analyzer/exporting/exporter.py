@@ -5,11 +5,14 @@ In comes a variant. Out go the best program and the attempt that made it; all at
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import torch
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
@@ -38,6 +41,7 @@ from calltape_analyzer.exporting.torch_fixes.own_generators import own_generator
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.model.calls import as_called
+from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
@@ -310,11 +314,9 @@ class Exporter:
 
     def warm_up(self) -> None:
         """Loads what every export needs, so that the next one can be timed."""
-        import torch
-
         torch.export.export(torch.nn.Identity(), (torch.zeros(2),), strict=False)
         if self.convert is not None:
-            import torch.onnx._internal.exporter._core
+            importlib.import_module("torch.onnx._internal.exporter._core")
 
     def _note_slow(self, variant: VariantFacts, way: Way) -> None:
         """Notes that a trace took long: other sizes would take as long, or longer."""
@@ -460,10 +462,7 @@ class Exporter:
     ) -> tuple[Any, NotEmpty]:
         """What ``torch.export.export`` makes of a model, and what that takes not to be empty. The
         model stays as it is."""
-        import torch
         import torch._dynamo  # now, because an import that the limit interrupts stays half done
-
-        from calltape_analyzer.model.randomness import generators_kept
 
         session = self.session
         module = session.module

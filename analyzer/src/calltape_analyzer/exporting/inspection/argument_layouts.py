@@ -16,6 +16,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
+
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
@@ -124,8 +126,6 @@ def _telling_rows(variant: VariantFacts) -> tuple[int, int]:
 def _free_tensors(variant: VariantFacts, sample: Sample) -> list[int]:
     """The tensors that can be laid out in another way: strided ones with an axis of several
     elements, which share memory with no other one."""
-    import torch
-
     bound = {i for pair in variant.group.key.shared for i in (pair.one, pair.other)}
     return [
         i

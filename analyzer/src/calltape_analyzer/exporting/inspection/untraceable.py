@@ -32,11 +32,14 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch.nn import Module, Parameter
+
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.model.code import code_of, held_by, may_draw, names_in
+from calltape_analyzer.model.randomness import OF_NUMPY
 from calltape_analyzer.programs.notes import NotDrawn
 from calltape_analyzer.programs.reasons import DrawnByPython, Untraceable, UntraceableKind
 from calltape_analyzer.pytree.nodes import nested_places
@@ -126,8 +129,6 @@ def _calls(session: Session, variant: VariantFacts) -> Iterator[tuple[Plan, Samp
 
 def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
     """Whether a result depends on numbers of Python and numpy."""
-    from calltape_analyzer.model.randomness import OF_NUMPY
-
     if OF_NUMPY in moved:  # nobody can make it give the smallest
         return True
 
@@ -208,8 +209,6 @@ def _reached(target: Any, method: str) -> Iterator[FunctionType]:
 def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
     """What the classes of a model have, the modules of Python that these are in, and the classes in
     them that are no models."""
-    from torch.nn import Module
-
     # By their ids: a class may have a metaclass without a hash.
     owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
     for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
@@ -264,8 +263,6 @@ def _asked_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[AskedFact]:
 
 def _is_of_torch(value: Any) -> bool:
     """Whether a class, or the name of what has it, is torch's: ``inspect`` has a Parameter, too."""
-    from torch.nn import Parameter
-
     return value is Parameter or (isinstance(value, str) and value in ("nn", "parameter"))
 
 

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
+
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError, reject_floats
 from calltape_analyzer.foreign_errors import says_not_negative
 from calltape_analyzer.programs.onnx_model import CHECKS
@@ -95,8 +98,6 @@ def _reject_within(module: Any) -> None:
 
 def _kinds() -> set[Any]:
     """The operators that assert something."""
-    import torch
-
     aten = torch.ops.aten
     return {aten._assert_scalar.default, aten._assert_async.msg, aten._assert_async.default}
 
@@ -107,8 +108,6 @@ def _replace(graph: Any) -> list[str]:
     Returns:
         The texts of the assertions.
     """
-    import torch
-
     kinds = _kinds()
     texts: dict[Any, str] = {}
     for node in list(graph.nodes):
@@ -128,8 +127,6 @@ def _replace(graph: Any) -> list[str]:
 
 def _add_outputs(program: Any) -> None:
     """Makes the checks outputs of an exported program, behind its own."""
-    from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
-
     graph = program.graph_module.graph
     checks = [node for node in graph.nodes if node.target is check]
     if not checks:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from calltape_analyzer.arguments.plan import PlainForm, Plan, Template, identifier
 from calltape_analyzer.exporting.onnx.assertions import checks_kept, join_checks
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
@@ -51,8 +53,6 @@ def to_onnx(
         UntranslatedError: the program does what no ONNX model does.
         Exception: whatever torch.onnx raises.
     """
-    import torch
-
     given = {"dynamo": True, "verbose": False, **options}
     own = dict(given.get("custom_translation_table") or {})
     reject_untranslated(exported, own)
@@ -105,8 +105,6 @@ def _translatable(module: Any) -> None:
 def _ask_pairs_for_sizes(module: Any) -> None:
     """Lets the sizes of complex tensors be asked for of the pairs that stand for them: torch.onnx
     (2.15) has no size of a complex tensor."""
-    import torch
-
     aten = torch.ops.aten
     for node in list(module.graph.nodes):
         value = node.args[0].meta.get("val") if node.target is aten.sym_size.int else None
@@ -122,8 +120,6 @@ def _ask_pairs_for_sizes(module: Any) -> None:
 def _widen_indices(module: Any) -> None:
     """Makes int32 tensors that index int64: ONNX's ``GatherND`` takes no other (torch 2.15 does not
     convert them). Offsets of sequences are often int32."""
-    import torch
-
     aten = torch.ops.aten
     indexing = {
         aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default,
@@ -335,8 +331,6 @@ def order_as_stored(module: Any) -> None:
             dimensions is that of its memory; or it begins within a larger one, and the offset of
             ``as_strided`` counts from the beginning of that.
     """
-    import torch
-
     aten = torch.ops.aten
     changed = False
     for node in list(module.graph.nodes):

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from calltape_analyzer.exporting.onnx.assertions import check, check_translation
 
 __all__ = ["translations"]
@@ -17,8 +19,6 @@ _INT32, _INT64, _BOOL = 6, 7, 9  # of onnx.TensorProto.DataType
 def translations() -> dict[Any, Any]:
     """Translations by operator, as ``torch.onnx.export(custom_translation_table=...)`` takes them.
     There are none if onnxscript is not installed."""
-    import torch
-
     try:
         from onnxscript import opset18
     except ImportError:

@@ -17,6 +17,8 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
+import torch
+
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import (
     is_described,
@@ -27,6 +29,7 @@ from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.model.calls import detached, eager
+from calltape_analyzer.model.randomness import reseed
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import StateNeeded
@@ -277,10 +280,6 @@ def _in_a_row(
     """What calls return that begin where the ones before ended, the first in the state of the
     model now; until one raises, for which a state may be the reason. Random numbers begin anew for
     each, so that a call before moves none."""
-    import torch
-
-    from calltape_analyzer.model.randomness import reseed
-
     found = []
     with session.undisturbed():
         for call in row:

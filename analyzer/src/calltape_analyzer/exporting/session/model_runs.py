@@ -48,6 +48,8 @@ from calltape_analyzer.model.calls import (
     without_saved_tensors,
 )
 from calltape_analyzer.model.code import may_ask
+from calltape_analyzer.model.randomness import Generators, generators_kept, reseed, set_python
+from calltape_analyzer.model.state import apart_from, in_words, unchanged
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons
@@ -249,9 +251,6 @@ class ModelRuns:
         Raises:
             Exception: whatever the model raises.
         """
-        from calltape_analyzer.model.randomness import Generators, reseed, set_python
-        from calltape_analyzer.model.state import apart_from
-
         with self.undisturbed():
             if seed is not None:
                 reseed(self.module, seed)
@@ -372,9 +371,6 @@ class ModelRuns:
         self, program: Program, sample: Sample, *, seed: int | None = None
     ) -> tuple[dict[str, Any], list[Fact]]:
         """As :meth:`outputs`, with the objects in what the program returns that cannot be made."""
-        from calltape_analyzer.model.randomness import reseed
-        from calltape_analyzer.model.state import apart_from
-
         with self.undisturbed() as changed:
             if seed is not None:
                 reseed(self.module, seed)
@@ -387,9 +383,6 @@ class ModelRuns:
     def undisturbed(self) -> Iterator[dict[str, Any]]:
         """Undoes what a call changes in the model, and adds to ``state`` what that was. Random
         numbers that are drawn do not move the generators."""
-        from calltape_analyzer.model.randomness import generators_kept
-        from calltape_analyzer.model.state import in_words, unchanged
-
         with generators_kept(self.module), unchanged(self.module) as changed:
             yield changed
         self.add_state({name: in_words(value) for name, value in changed.items()})

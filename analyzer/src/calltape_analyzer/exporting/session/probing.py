@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from calltape_analyzer.arguments.sizings import (
     Bound,
     Sizing,
@@ -26,6 +28,7 @@ from calltape_analyzer.arguments.sizings import (
     values_at,
 )
 from calltape_analyzer.exporting.session.budget import time_limit
+from calltape_analyzer.exporting.session.observed_calls import measured
 from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Attempt
@@ -165,8 +168,6 @@ def _powers(costs: Sequence[Cost]) -> list[float]:
 
     It is 1 unless measured runs show more: at small sizes what grows fastest may not show yet.
     """
-    import torch
-
     if not costs:
         return []
     sizes = torch.tensor([[1, *cost.values] for cost in costs], dtype=torch.float64)
@@ -260,8 +261,6 @@ class Probing:
     ) -> tuple[Any, Cost | None]:
         """What a function returns at some sizes, and what it costs if other runs are predicted from
         it."""
-        from calltape_analyzer.exporting.session.observed_calls import measured
-
         if sizing.resized and self.probe != "far":
             return function(), None
         begin = time.perf_counter()

@@ -45,6 +45,7 @@ from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.model.calls import eager
+from calltape_analyzer.model.state import apart_from
 from calltape_analyzer.observing.groups import layout_in_memory
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import reasons
@@ -379,8 +380,6 @@ class Session(ModelRuns):
 
     def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
         """The leaves of what the model returns now, and its buffers after that."""
-        from calltape_analyzer.model.state import apart_from
-
         with self.undisturbed():
             value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
             found = apart_from(self.module, leaves_of(value))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import Sizing, recorded_sizing
 from calltape_analyzer.comparison.comparing import compared
@@ -211,8 +213,6 @@ class UnseenRuns:
 
 
 def _is_finite(leaves: Mapping[str, Any]) -> bool:
-    import torch
-
     inexact = (
         leaf
         for leaf in leaves.values()

@@ -227,8 +227,6 @@ class Way:
 
     def shapes(self, plan: Plan, variant: VariantFacts) -> dict[str, Any] | None:
         """What ``torch.export.export`` takes as ``dynamic_shapes``."""
-        import torch
-
         if self.static:
             return None
         auto = torch.export.Dim.AUTO
