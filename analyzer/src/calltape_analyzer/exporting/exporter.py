@@ -418,8 +418,16 @@ class Exporter:
         # Another one than before: what was settled is gone from the graph.
         model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
-            with _told_of_shared_memory(variant):
+            try:
                 model = self.convert(exported, plan, result, variant)
+            except Exception as error:
+                if not (shared := variant.group.key.shared):
+                    raise
+                # torch's own error is one of its assertions.
+                raise RuntimeError(
+                    f"{shared[0].text(variant.group.layout.tensors)}, which ONNX cannot express "
+                    f"where a model writes to it ({failure_of(error)})"
+                ) from error
         made = program(model)
         made.traced = TorchModel(exported, plan.names) if self.convert is not None else None
         made.told += [notes.EmptyAgrees()] if settled else []
@@ -486,26 +494,6 @@ class Exporter:
         if time.thread_time() - begin > self._seconds / 2:
             self._note_slow(variant, way)
         return exported, assumed
-
-
-@contextmanager
-def _told_of_shared_memory(variant: VariantFacts) -> Iterator[None]:
-    """Says of a conversion that fails if arguments share memory: ONNX cannot express that, and
-    torch's own error is one of its assertions.
-
-    Raises:
-        RuntimeError: the conversion fails; says which arguments.
-    """
-    shared = variant.group.key.shared
-    try:
-        yield
-    except Exception as error:
-        if not shared:
-            raise
-        text = shared[0].text(variant.group.layout.tensors)
-        raise RuntimeError(
-            f"{text}, which ONNX cannot express where a model writes to it ({failure_of(error)})"
-        ) from error
 
 
 @contextmanager

@@ -387,7 +387,11 @@ class ProgramSearch:
             self._cover_other_values(variant, len(attempts))
         if attempts and constants < len(attempts):
             self._extend(variant, len(attempts), attempts)
-        self._note_missing_sizes(variant, [*lost, *left], reason)
+        if missing := len(lost) + len(left):
+            reason = reason or reasons.MostPrograms(_MAX_PROGRAMS)
+            is_all = missing == len(variant.rows)
+            what = "" if is_all else f", {missing} other sizes"
+            self._lack(variant, "variant" if is_all else "sizes", reason, what)
 
     def _cover_int_values(self, variant: VariantFacts) -> bool:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
@@ -438,15 +442,6 @@ class ProgramSearch:
         if left:
             reason = reasons.ValuesLeft(left, variant.calls, most)
             self._lack(variant, "values", reason, f", other values of {', '.join(names)}")
-
-    def _note_missing_sizes(
-        self, variant: VariantFacts, lost: Sequence[SizeRow], reason: Fact | None
-    ) -> None:
-        reason = reason or reasons.MostPrograms(_MAX_PROGRAMS)
-        if lost and len(lost) < len(variant.rows):
-            self._lack(variant, "sizes", reason, f", {len(lost)} other sizes")
-        elif lost:
-            self._lack(variant, "variant", reason)
 
     def _extend(self, variant: VariantFacts, made: int, attempts: Sequence[Attempt]) -> None:
         """Finds programs for sizes beyond the recorded ones, if all that were made reject them."""

@@ -59,7 +59,9 @@ def as_traced(variant: VariantFacts, sample: Sample) -> Sample:
     own = [_is_own(tensor) for tensor in sample.tensors]
     moved = [i for i, one in enumerate(own) if one and i in kept and _is_moved(sample, kept)]
     others = [
-        i for i, one in enumerate(own) if one and i not in kept and not _is_plain(sample.tensors[i])
+        i
+        for i, tensor in enumerate(sample.tensors)
+        if own[i] and i not in kept and tensor.stride() != contiguous_strides(tensor.shape)
     ]
     if not moved and not others:
         return sample
@@ -136,10 +138,6 @@ def _is_own(tensor: Any) -> bool:
         and tensor.device.type != "meta"
         and not tensor.is_nested
     )
-
-
-def _is_plain(tensor: Any) -> bool:
-    return bool(tensor.stride() == contiguous_strides(tensor.shape))
 
 
 def _is_moved(sample: Sample, kept: Collection[int]) -> bool:

@@ -171,8 +171,13 @@ def _depends(session: Session, program: Program, others: Iterable[Program]) -> b
         is_known = is_known or found is not None
     if not is_known:
         return None
-    return _loses_in_other_orders(session, program, others) or _loses_far_beyond(
-        session, program, first
+    if _loses_in_other_orders(session, program, others):
+        return True
+    # A number that its calls change, and the program does not, may matter far beyond what it is
+    # now: after a warm-up, say.
+    names = program.lost[:_MAX_MOVED]
+    return bool(
+        session.asked(lambda: any(_minds(session, first, name) for name in names), _SECONDS)
     )
 
 
@@ -204,14 +209,6 @@ def _loses_in_other_orders(session: Session, program: Program, others: Iterable[
             if any(i < len(known) and session.differ(after[i], known[i]) for i in moved):
                 return True
     return False
-
-
-def _loses_far_beyond(session: Session, program: Program, call: _Served) -> bool:
-    """Whether the model returns something else once a number that its calls change, and that the
-    program does not, is far beyond what it is now: after a warm-up, say."""
-    names = program.lost[:_MAX_MOVED]
-    found = session.asked(lambda: any(_minds(session, call, name) for name in names), _SECONDS)
-    return bool(found)
 
 
 def _minds(session: Session, call: _Served, name: str) -> bool:

@@ -172,16 +172,19 @@ class Questions(TorchFunctionMode):
         return func(*args, **given)
 
 
-class _Writing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells of operators that write to a tensor that is not the model's own. Python's names do not
-    tell: ``relu(x, inplace=True)`` writes within torch."""
-
+class _Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """As of the mode that counts memory."""
+        """That it sees no operators within what ``torch.compile`` makes. Otherwise nothing could be
+        compiled, and ``flex_attention`` raises an error then."""
         return True
+
+
+class _Writing(_Seeing):
+    """Tells of operators that write to a tensor that is not the model's own. Python's names do not
+    tell: ``relu(x, inplace=True)`` writes within torch."""
 
     def __init__(self, own: Collection[int], tell: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -294,21 +297,13 @@ def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
     return Measured(value, counting.peak)
 
 
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True
-
+class _Counting(_Seeing):
     def __init__(self, fused: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._fused = fused
         self._live = 0
         self._known: dict[int, Any] = {}
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """That it sees no operators within what ``torch.compile`` makes. Otherwise nothing could be
-        compiled, and ``flex_attention`` raises an error then."""
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
