@@ -522,10 +522,8 @@ class ProgramSearch:
         return left
 
     def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
-        session = self.exporter.session
-        scratch = Attempt(variant=program.name, strategy=Strategy.OTHER_VALUES)
-        found = ((call, session.replayed(program, call, scratch)) for call in calls)
-        return [call for call, one in found if one.outcome == "ok"]
+        replayed = self.exporter.session.replayed
+        return [call for call in calls if replayed(program, call).outcome == "ok"]
 
     def _cover_tensor_values(self, variant: VariantFacts) -> bool:
         """Finds programs with a small integer tensor as a constant, one per value of it: a model

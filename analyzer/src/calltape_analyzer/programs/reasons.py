@@ -131,12 +131,6 @@ class MaybeState(Fact, code="maybe_state"):
     names: Names
 
 
-class Drawing(Fact, code="drawing"):
-    """The model draws random numbers with generators."""
-
-    generators: Names
-
-
 class RandomAdvice(Enum):
     """What is known of a result that depends on random numbers."""
 

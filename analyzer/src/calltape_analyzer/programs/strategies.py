@@ -60,8 +60,6 @@ class Strategy(Enum):
     """The model was called several times in a row: no program keeps what a call leaves."""
     COMPARED = "compared"
     """The model was compared with what was recorded, and differs."""
-    OTHER_VALUES = "other_values"
-    """Calls of other values were run through a program."""
     BESIDE = "beside"
     """Sizes beside wrong ones were run through a program."""
 
@@ -149,8 +147,10 @@ class Attempt(BaseModel):
     by_values: bool = False
     is_untranslated: bool = Field(default=False, exclude=True)
 
-    def add(self, found: Verdict) -> None:
-        """Counts a comparison."""
+    def add(self, found: Verdict | None) -> None:
+        """Counts a comparison, if there is one."""
+        if found is None:
+            return
         self.compared += found.compared
         self.unverified = tuple(dict.fromkeys((*self.unverified, *found.unverified)))[
             :_MAX_UNVERIFIED

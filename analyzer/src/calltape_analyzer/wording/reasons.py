@@ -162,7 +162,6 @@ WORDS = {
         f"{found.difference}; maybe because the model has state ({shown_state(found.names)}) and "
         "was in another then"
     ),
-    reasons.Drawing: lambda found: drawing(found.generators),
     reasons.RandomDiffers: lambda found: (
         f"random: {found.difference} ({drawing(found.generators)}); {_RANDOM[found.advice]}"
     ),

@@ -28,7 +28,6 @@ _STRATEGIES = {
     Strategy.NOT_TRACED: "not traced",
     Strategy.IN_A_ROW: "calls in a row",
     Strategy.COMPARED: "compared with the model",
-    Strategy.OTHER_VALUES: "calls of other values",
     Strategy.BESIDE: "sizes beside those that were wrong",
 }
 

@@ -33,7 +33,6 @@ from calltape_analyzer.model.randomness import reseed
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import StateNeeded
-from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -295,7 +294,6 @@ def _in_a_row(
 
 def _not_reproduced(session: Session, program: Program, calls: Iterable[Call]) -> Iterator[Call]:
     """The recorded calls that a program takes, and that began with another state than it has."""
-    scratch = Attempt(variant=program.name, strategy=Strategy.IN_A_ROW)
     ended = (call for call in calls if not call.under_way and not has_raised(call))
     own = (
         call
@@ -303,6 +301,6 @@ def _not_reproduced(session: Session, program: Program, calls: Iterable[Call]) -
         if program.rejects_call(session.sorter.sorted(call.record.inputs)) is None
     )
     for call in islice(own, _MAX_RUN):
-        found = session.replayed(program, call, scratch)
+        found = session.replayed(program, call)
         if found.outcome == "ok" and found.error is not None:
             yield call

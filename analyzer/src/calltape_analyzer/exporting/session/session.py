@@ -81,11 +81,12 @@ class _Known(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What became of a recorded call, as :attr:`Attempt.rows` has it, and what was wrong or could
-    be better."""
+    """What became of a recorded call, as :attr:`Attempt.rows` has it, what was wrong or could be
+    better, and the verdict if the program ran to its end."""
 
     outcome: RowOutcome
     error: Fact | None = None
+    found: Verdict | None = None
 
 
 @dataclass
@@ -160,7 +161,8 @@ class Session(ModelRuns):
                     attempt.note(self.budget.reason)
                 continue
             attempt.tried += 1
-            found = self.replayed(program, self.find(seen.first), attempt)
+            found = self.replayed(program, self.find(seen.first))
+            attempt.add(found.found)
             if found.outcome in ("wrong", "failed"):
                 attempt.error = attempt.error or found.error
             elif found.error is not None:
@@ -201,7 +203,7 @@ class Session(ModelRuns):
                     continue
                 self.probe(program, attempt, sizing, runs)
 
-    def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
+    def replayed(self, program: Program, call: Call) -> Replayed:
         """What became of a recorded call."""
         sample = self.sample(program.variant, call)
         rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
@@ -215,14 +217,13 @@ class Session(ModelRuns):
             if isinstance(run.raised, ConditionError):
                 outcome = "rejected"
             return Replayed(outcome, reasons.OfCall(call.number, found.error))
-        attempt.add(found)
         if found.ok and found.against == "tape" and not run.unmade_outputs:
             self._known[id(program), call.ref] = _Known(program, found, self._weights())
         if found.error is None or found.agrees:
-            return Replayed("ok")
+            return Replayed("ok", found=found)
         is_unlike = isinstance(found.error, OtherModel)
         wrong = found.error if is_unlike else reasons.OfCall(call.number, found.error)
-        return Replayed("ok" if isinstance(found.error, InState) else "wrong", wrong)
+        return Replayed("ok" if isinstance(found.error, InState) else "wrong", wrong, found)
 
     def known(self, program: Program, call: Call) -> Verdict | None:
         """The verdict on a recorded call that a program reproduced, if the weights are those that

@@ -231,7 +231,9 @@ def serves_all_values(
     """
     tried = values[:_MAX_TRIED]
     calls = [session.find(value.first) for value in tried]
-    replayed = [session.replayed(program, call, attempt) for call in calls]
+    replayed = [session.replayed(program, call) for call in calls]
+    for one in replayed:
+        attempt.add(one.found)
     if "wrong" in (*attempt.rows.values(), *(one.outcome for one in replayed)):
         return False
     good = [value for value, one in zip(tried, replayed, strict=True) if one.outcome == "ok"]
