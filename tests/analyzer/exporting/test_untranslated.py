@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calltape_analyzer import ExportError, export
+from calltape_analyzer import ExportError, UsageError, export
 from calltape_analyzer.exporting.onnx.assertions import checks_kept
 from calltape_analyzer.exporting.onnx.untranslated import reject_untranslated
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
@@ -146,3 +147,14 @@ def test_what_is_common_is_converted(tmp_path: Path, model: Any, shape: tuple[in
     torch.manual_seed(0)
     calls = [call(torch.randn(n, *shape)) for n in (2, 3, 5)]
     made(tmp_path, model, calls, [call(torch.randn(7, *shape))], to="onnx")
+
+
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [one for one in sys.modules if one.startswith("calltape_analyzer.exporting.onnx.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    tape = taped(tmp_path, nn.ReLU(), [call(torch.ones(2))])
+    with pytest.raises(UsageError, match="needs onnxscript, which is not installed"):
+        export(tape, nn.ReLU(), to="onnx")

@@ -16,9 +16,8 @@ from torch.jit import ScriptModule
 
 from calltape_analyzer.arguments.sizings import recorded_sizing
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
-from calltape_analyzer.errors import ExportError, UsageError
+from calltape_analyzer.errors import ExportError, UsageError, to_install
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.onnx.conversion import to_onnx
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Budget, Progress
 from calltape_analyzer.exporting.session.probing import Probe, Probing
@@ -26,6 +25,7 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import stopped_by
@@ -149,11 +149,22 @@ def export(
     session.budget = Budget(options.max_seconds, told_by(progress))
     exporter = Exporter(session, seconds=options.attempt_seconds)
     if to == "onnx":
-        exporter.convert = partial(to_onnx, options=options.exporter)
+        exporter.convert = partial(_conversion(), options=options.exporter)
     else:
         exporter.options = dict(options.exporter)
     with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
+
+
+def _conversion() -> Callable[..., ExportedModel]:
+    try:
+        from calltape_analyzer.exporting.onnx.conversion import to_onnx
+    except ImportError as error:
+        raise UsageError(
+            f"an export to ONNX needs {error.name}, which is not installed",
+            advice=to_install("onnx"),
+        ) from None
+    return to_onnx
 
 
 def _with_parts(

@@ -16,13 +16,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from onnxscript import ir, opset18
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError, reject_floats
 from calltape_analyzer.foreign_errors import says_not_negative
 from calltape_analyzer.programs.onnx_model import CHECKS
 
-__all__ = ["check", "check_translation", "checks_kept", "join_checks"]
+__all__ = ["check", "checked", "checks_kept", "join_checks"]
+
+op: Any = opset18
 
 _BOOL = 9  # of onnx.TensorProto.DataType
 _PASSES = "torch.onnx._internal.exporter._fx_passes"
@@ -36,13 +39,9 @@ def check(condition: Any) -> Any:
     return condition
 
 
-def check_translation(op: Any) -> Callable[..., Any]:
+def checked(condition: Any) -> Any:
     """The translation of :func:`check`: the condition as one element."""
-
-    def checked(condition: Any) -> Any:
-        return op.Reshape(op.Cast(condition, to=_BOOL), op.Constant(value_ints=[1]))
-
-    return checked
+    return op.Reshape(op.Cast(condition, to=_BOOL), op.Constant(value_ints=[1]))
 
 
 @contextmanager
@@ -147,8 +146,6 @@ def join_checks(program: Any, messages: list[str]) -> None:
     """
     if not messages:
         return
-    from onnxscript import ir
-
     graph = program.model.graph
     own = len(graph.outputs) - len(messages)
     checks = list(graph.outputs)[own:]

@@ -13,6 +13,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import onnx
+from onnxscript import ir
+
 __all__ = ["cast_for_kernels"]
 
 _WIDER = {
@@ -167,8 +170,6 @@ def _cast_input(node: Any, place: int, kind: str) -> None:
 
 
 def _cast_output(node: Any, place: int, own: str, kind: str) -> None:
-    import onnx_ir as ir
-
     value = node.outputs[place]
     cast = _cast(value, _dtype(own), value.name)
     result = cast.outputs[0]
@@ -180,8 +181,6 @@ def _cast_output(node: Any, place: int, own: str, kind: str) -> None:
 
 
 def _cast(value: Any, dtype: Any, name: str) -> Any:
-    import onnx_ir as ir
-
     made = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
     made.outputs[0].dtype = dtype
     made.outputs[0].shape = value.shape
@@ -195,8 +194,6 @@ def _name(dtype: Any) -> str:
 
 
 def _dtype(name: str) -> Any:
-    import onnx_ir as ir
-
     return ir.DataType[name.upper()]
 
 
@@ -235,8 +232,6 @@ def _kernels_of(operator: str, version: int) -> tuple[Types, ...]:
 
 @cache
 def _schema(operator: str, version: int) -> Any:
-    import onnx
-
     try:
         return onnx.defs.get_schema(operator, version, "")
     except Exception:  # an operator that ONNX does not have; onnx raises an error of its own

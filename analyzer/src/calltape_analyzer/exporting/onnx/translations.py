@@ -8,26 +8,45 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from onnxscript import ir, opset18
 
-from calltape_analyzer.exporting.onnx.assertions import check, check_translation
+from calltape_analyzer.exporting.onnx.assertions import check, checked
 
 __all__ = ["translations"]
+
+op: Any = opset18
 
 _INT32, _INT64, _BOOL = 6, 7, 9  # of onnx.TensorProto.DataType
 
 
 def translations() -> dict[Any, Any]:
-    """Translations by operator, as ``torch.onnx.export(custom_translation_table=...)`` takes them.
-    There are none if onnxscript is not installed."""
-    try:
-        from onnxscript import opset18
-    except ImportError:
-        return {}
-    found: dict[Any, Any] = {
-        check: check_translation(opset18),
-        operator.floordiv: _floor_division(opset18),
+    """Translations by operator, as ``torch.onnx.export(custom_translation_table=...)`` takes them,
+    with parameters like its own."""
+    by_name: dict[str, Callable[..., Any]] = {
+        "_cdist_forward.default": _distances,
+        "_is_all_true.default": _is_all_true,
+        "amax.default": _largest_of_all,
+        "amin.default": _smallest_of_all,
+        "bucketize.Tensor": _buckets,
+        "cummax.default": _maxima,
+        "cummin.default": _minima,
+        "cumprod.default": _products,
+        "masked_select.default": _selected,
+        "repeat_interleave.Tensor": _repeated,
+        "scaled_dot_product_attention.default": _attention,
+        "searchsorted.Tensor": _searched,
+        "squeeze.default": _squeezed,
+        "squeeze.dim": _squeezed,
+        "squeeze.dims": _squeezed,
     }
-    for name, made in _by_name(opset18).items():
+    for dims in (1, 2, 3):
+        mean = _mean_of(dims)
+        by_name[f"adaptive_avg_pool{dims}d.default"] = mean
+        by_name[f"adaptive_max_pool{dims}d.default"] = _maximum_of(dims)
+        if dims > 1:
+            by_name[f"_adaptive_avg_pool{dims}d.default"] = mean
+    found: dict[Any, Any] = {check: checked, operator.floordiv: _floor_division}
+    for name, made in by_name.items():
         packet, _, overload = name.partition(".")
         found_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if found_operator is not None:
@@ -35,87 +54,36 @@ def translations() -> dict[Any, Any]:
     return found
 
 
-def _floor_division(op: Any) -> Callable[..., Any]:
+def _floor_division(self: Any, other: Any) -> Any:
     """For ``-(-n // 4)``: ONNX's ``Div`` of ints, which torch.onnx (2.15) makes of it, rounds
     towards zero."""
-
-    def divided(self: Any, other: Any) -> Any:
-        return op.Div(op.Sub(self, op.Mod(self, other)), other)
-
-    return divided
+    return op.Div(op.Sub(self, op.Mod(self, other)), other)
 
 
-def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
-    """Translations by the name of the operator, with parameters like its own."""
-
-    def attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
-        return _attention(op, query, key, value, attn_mask, is_causal, scale, enable_gqa)
-
-    def places(
-        sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False,
-        side: str | None = None, sorter: Any = None,
-    ) -> Any:  # fmt: skip
-        if sorter is not None:
-            raise ValueError("torch.searchsorted with sorter= has no translation")
-        return _places(op, sorted_sequence, self, right or side == "right", out_int32)
-
-    def buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
-        return _places(op, boundaries, self, right, out_int32)
-
-    def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
-        return _distances(op, one, other, p)
-
-    def selected(self: Any, mask: Any) -> Any:
-        return _selected(op, self, mask)
-
-    def repeated(repeats: Any, output_size: Any = None) -> Any:
-        return _repeated(op, repeats)
-
-    def is_all_true(values: Any) -> Any:
-        return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
-
-    def squeezed(self: Any, dim: Any = None) -> Any:
-        return _squeezed(op, self, dim)
-
-    return {
-        **_of_order(op),
-        **_of_pools(op),
-        "squeeze.default": squeezed,
-        "squeeze.dim": squeezed,
-        "squeeze.dims": squeezed,
-        "repeat_interleave.Tensor": repeated,
-        "_is_all_true.default": is_all_true,
-        "_cdist_forward.default": distances,
-        "scaled_dot_product_attention.default": attention,
-        "searchsorted.Tensor": places,
-        "bucketize.Tensor": buckets,
-        "masked_select.default": selected,
-    }
+def _is_all_true(values: Any) -> Any:
+    return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
 
-def _squeezed(op: Any, tensor: Any, dim: Any) -> Any:
+def _squeezed(self: Any, dim: Any = None) -> Any:
     """A tensor without dimensions of size 1. torch leaves one of another size as it is; ONNX's
     ``Squeeze``, which torch.onnx (2.15) makes of it, fails. Of an open size only the call tells
     whether it is 1."""
-    rank = len(tensor.shape)
+    rank = len(self.shape)
     asked = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
     axes = sorted({axis % rank for axis in asked}) if rank else []
-    if not all(isinstance(tensor.shape[axis], int) for axis in axes):
+    if not all(isinstance(self.shape[axis], int) for axis in axes):
         if len(axes) == rank:
-            return op.Squeeze(tensor)
-        sizes = op.Shape(tensor)
+            return op.Squeeze(self)
+        sizes = op.Shape(self)
         stays = op.Constant(value_ints=[int(axis not in axes) for axis in range(rank)])
         is_one = op.Equal(sizes, op.Constant(value_ints=[1]))
         left = op.Compress(sizes, op.Or(op.Cast(stays, to=_BOOL), op.Not(is_one)), axis=0)
-        return op.Reshape(tensor, left, allowzero=1)
-    found = [axis for axis in axes if tensor.shape[axis] == 1]
-    return op.Squeeze(tensor, op.Constant(value_ints=found)) if found else op.Identity(tensor)
+        return op.Reshape(self, left, allowzero=1)
+    found = [axis for axis in axes if self.shape[axis] == 1]
+    return op.Squeeze(self, op.Constant(value_ints=found)) if found else op.Identity(self)
 
 
-def _distances(op: Any, one: Any, other: Any, p: float) -> Any:
+def _distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
     """The distance of each row of one to each row of the other."""
     if p not in (1.0, 2.0, math.inf):
         raise ValueError(f"torch.cdist with p={p} has no translation, only p=1, p=2 and p=inf")
@@ -128,11 +96,24 @@ def _distances(op: Any, one: Any, other: Any, p: float) -> Any:
     return reduced(op.Abs(differences), last, keepdims=0)
 
 
-def _places(op: Any, ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:
+def _searched(
+    sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Any = None,
+) -> Any:  # fmt: skip
+    if sorter is not None:
+        raise ValueError("torch.searchsorted with sorter= has no translation")
+    return _places(sorted_sequence, self, right or side == "right", out_int32)
+
+
+def _buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+    return _places(boundaries, self, right, out_int32)
+
+
+def _places(ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:
     """Where values would stand in an ordered row: how many of it are smaller (with ``right``: not
     greater). Each value is compared with each of the row."""
     last = op.Constant(value_ints=[-1])
-    ordered, values = _of_one_dtype(op, ordered, values)
+    ordered, values = _of_one_dtype(ordered, values)
     if ordered.shape is not None and len(ordered.shape) > 1:
         ordered = op.Unsqueeze(ordered, op.Constant(value_ints=[-2]))
     each = op.Unsqueeze(values, last)
@@ -141,7 +122,7 @@ def _places(op: Any, ordered: Any, values: Any, right: bool, is_int32: bool) -> 
     return op.Cast(count, to=_INT32) if is_int32 else count
 
 
-def _of_one_dtype(op: Any, one: Any, other: Any) -> tuple[Any, Any]:
+def _of_one_dtype(one: Any, other: Any) -> tuple[Any, Any]:
     """Two tensors in the dtype in which torch compares them; ONNX compares only equal ones."""
     if one.dtype is None or other.dtype is None or one.dtype == other.dtype:
         return one, other
@@ -154,53 +135,52 @@ def _of_one_dtype(op: Any, one: Any, other: Any) -> tuple[Any, Any]:
     return op.CastLike(one, other), other
 
 
-def _repeated(op: Any, repeats: Any) -> Any:
+def _repeated(repeats: Any, output_size: Any = None) -> Any:
     """Each place as often as it says there: 0, 0, 1, 1, 1 for 2, 3."""
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     counts = op.Cast(repeats, to=_INT64)
     ends = op.CumSum(counts, zero)
     every = op.Range(zero, op.ReduceSum(counts, keepdims=0), one)
-    return op.CastLike(_places(op, ends, every, True, False), repeats)
+    return op.CastLike(_places(ends, every, True, False), repeats)
 
 
-def _selected(op: Any, values: Any, mask: Any) -> Any:
+def _selected(self: Any, mask: Any) -> Any:
     """The values where a mask is true, in one row; both are made as wide as the other."""
-    wide = op.Shape(op.Or(op.Expand(mask, op.Shape(values)), mask))
+    wide = op.Shape(op.Or(op.Expand(mask, op.Shape(self)), mask))
     flat = op.Constant(value_ints=[-1])
     return op.Compress(
-        op.Reshape(op.Expand(values, wide), flat), op.Reshape(op.Expand(mask, wide), flat)
+        op.Reshape(op.Expand(self, wide), flat), op.Reshape(op.Expand(mask, wide), flat)
     )
 
 
 def _attention(
-    op: Any, query: Any, key: Any, value: Any, mask: Any, is_causal: bool, scale: float | None,
-    enable_gqa: bool,
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     """Attention as torch computes it: a row of scores that is masked whole gives zeros.
 
     torch.onnx fills what a boolean mask hides with the lowest finite number, so that such a row
     becomes the mean of all values. Left-padded batches have such rows.
     """
-    from onnxscript import ir
 
     def constant(number: float) -> Any:
         return op.Constant(value=ir.tensor(number, dtype=query.dtype))
 
     if enable_gqa and query.shape[1] != key.shape[1]:
-        key, value = (_for_each_head(op, query, tensor) for tensor in (key, value))
+        key, value = (_for_each_head(query, tensor) for tensor in (key, value))
     # Both factors are scaled, as torch does it: their product overflows later.
-    left, right = _roots_of_scale(op, query, scale, constant)
+    left, right = _roots_of_scale(query, scale, constant)
     rank = len(query.shape)
     turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
     scores = op.MatMul(op.Mul(query, left), op.Mul(turned, right))
-    if mask is None and not is_causal:
+    if attn_mask is None and not is_causal:
         return op.MatMul(op.Softmax(scores, axis=-1), value)
     hidden = constant(-math.inf)
     if is_causal:
-        scores = op.Where(_causal_mask(op, query, key), scores, hidden)
-    elif mask is not None:
-        is_boolean = mask.dtype == ir.DataType.BOOL
-        scores = op.Where(mask, scores, hidden) if is_boolean else op.Add(scores, mask)
+        scores = op.Where(_causal_mask(query, key), scores, hidden)
+    elif attn_mask is not None:
+        is_boolean = attn_mask.dtype == ir.DataType.BOOL
+        scores = op.Where(attn_mask, scores, hidden) if is_boolean else op.Add(scores, attn_mask)
     weights = op.Softmax(scores, axis=-1)
     # Only a row of nothing but -inf has no weights where the score is -inf: a row with NaN or inf
     # in it stays without.
@@ -208,7 +188,7 @@ def _attention(
     return op.MatMul(op.Where(is_hidden, constant(0.0), weights), value)
 
 
-def _roots_of_scale(op: Any, query: Any, scale: float | None, constant: Any) -> tuple[Any, Any]:
+def _roots_of_scale(query: Any, scale: float | None, constant: Any) -> tuple[Any, Any]:
     """Two factors whose product is the scale."""
     if scale is not None:
         root = math.sqrt(abs(scale))
@@ -220,7 +200,7 @@ def _roots_of_scale(op: Any, query: Any, scale: float | None, constant: Any) -> 
     return (op.Sqrt(op.Reciprocal(op.Sqrt(last))),) * 2
 
 
-def _for_each_head(op: Any, query: Any, tensor: Any) -> Any:
+def _for_each_head(query: Any, tensor: Any) -> Any:
     """Keys or values ``(batch, groups, length, width)``, once for each head of their group."""
     ends = [op.Shape(tensor, start=i, end=i + 1) for i in range(4)]
     heads = op.Shape(query, start=1, end=2)
@@ -230,7 +210,7 @@ def _for_each_head(op: Any, query: Any, tensor: Any) -> Any:
     return op.Reshape(repeated, op.Concat(ends[0], heads, ends[2], ends[3], axis=0))
 
 
-def _causal_mask(op: Any, query: Any, key: Any) -> Any:
+def _causal_mask(query: Any, key: Any) -> Any:
     """True at ``(i, j)`` if query ``i`` sees key ``j``: if ``j <= i``."""
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     axis = op.Constant(value_ints=[0])
@@ -240,35 +220,23 @@ def _causal_mask(op: Any, query: Any, key: Any) -> Any:
     return op.GreaterOrEqual(op.Unsqueeze(rows, last), columns)
 
 
-def _of_order(op: Any) -> dict[str, Callable[..., Any]]:
-    """Running maxima and products, and the extremes of all dimensions, which torch.onnx (2.15)
-    translates not at all."""
-
-    def maxima(self: Any, dim: int) -> tuple[Any, Any]:
-        return _running(op, self, dim, op.ReduceMax)
-
-    def minima(self: Any, dim: int) -> tuple[Any, Any]:
-        return _running(op, self, dim, op.ReduceMin)
-
-    def products(self: Any, dim: int, dtype: Any = None) -> Any:
-        return _products(op, self, dim, dtype)
-
-    def largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
-        return _reduced(op, op.ReduceMax, self, dim, keepdim)
-
-    def smallest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
-        return _reduced(op, op.ReduceMin, self, dim, keepdim)
-
-    return {
-        "amax.default": largest_of_all,
-        "amin.default": smallest_of_all,
-        "cummax.default": maxima,
-        "cummin.default": minima,
-        "cumprod.default": products,
-    }
+def _maxima(self: Any, dim: int) -> tuple[Any, Any]:
+    return _running(self, dim, op.ReduceMax)
 
 
-def _reduced(op: Any, best_of: Callable[..., Any], x: Any, dim: Any, keepdim: bool) -> Any:
+def _minima(self: Any, dim: int) -> tuple[Any, Any]:
+    return _running(self, dim, op.ReduceMin)
+
+
+def _largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return _reduced(op.ReduceMax, self, dim, keepdim)
+
+
+def _smallest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return _reduced(op.ReduceMin, self, dim, keepdim)
+
+
+def _reduced(best_of: Callable[..., Any], x: Any, dim: Any, keepdim: bool) -> Any:
     """The best of some dimensions; of all, if none is named, which torch.onnx does not take."""
     axes = [dim] if isinstance(dim, int) else list(dim or ())
     if not axes:
@@ -288,7 +256,7 @@ def _row(x: Any, dim: int) -> _Row:
     return _Row(dim % rank if rank else 0, rank)
 
 
-def _prefixes(op: Any, x: Any, of: _Row) -> tuple[Any, Any, Any]:
+def _prefixes(x: Any, of: _Row) -> tuple[Any, Any, Any]:
     """What each element has before it.
 
     Returns:
@@ -304,7 +272,7 @@ def _prefixes(op: Any, x: Any, of: _Row) -> tuple[Any, Any, Any]:
     return row, seen, places
 
 
-def _back(op: Any, x: Any, of: _Row) -> Any:
+def _back(x: Any, of: _Row) -> Any:
     """The last dimension where it was."""
     axis, rank = of
     order = list(range(rank - 1))
@@ -312,54 +280,43 @@ def _back(op: Any, x: Any, of: _Row) -> Any:
     return op.Transpose(x, perm=order)
 
 
-def _running(op: Any, x: Any, dim: int, best_of: Callable[..., Any]) -> tuple[Any, Any]:
+def _running(x: Any, dim: int, best_of: Callable[..., Any]) -> tuple[Any, Any]:
     """The best of all elements up to each one, and where the last one of these is."""
     of, last = _row(x, dim), op.Constant(value_ints=[-1])
     if not of.rank:
         return op.Identity(x), op.Constant(value_int=0)
-    row, seen, places = _prefixes(op, x, of)
+    row, seen, places = _prefixes(x, of)
     first = op.Slice(
         row, op.Constant(value_ints=[0]), op.Constant(value_ints=[1]), last
     )  # everything sees it, so it changes no maximum
     best = best_of(op.Where(seen, row, first), last, keepdims=1)
     is_best = op.And(seen, op.Equal(row, best))
     where = op.ReduceMax(op.Where(is_best, places, op.Constant(value_int=0)), last, keepdims=0)
-    return _back(op, op.Squeeze(best, last), of), _back(op, where, of)
+    return _back(op.Squeeze(best, last), of), _back(where, of)
 
 
-def _products(op: Any, x: Any, dim: int, dtype: Any) -> Any:
-    of = _row(x, dim)
+def _products(self: Any, dim: int, dtype: Any = None) -> Any:
+    x, of = self, _row(self, dim)
     if dtype is not None and dtype >= 0:
         x = op.Cast(x, to=int(dtype))
     elif x.dtype is not None and (x.dtype.is_integer() or x.dtype.name == "BOOL"):
         x = op.Cast(x, to=_INT64)
     if not of.rank:
         return op.Identity(x)
-    row, seen, _ = _prefixes(op, x, of)
+    row, seen, _ = _prefixes(x, of)
     factors = op.Where(seen, row, op.CastLike(op.Constant(value_int=1), row))
     products = op.ReduceProd(factors, op.Constant(value_ints=[-1]), keepdims=0)
-    return _back(op, products, of)
+    return _back(products, of)
 
 
-def _of_pools(op: Any) -> dict[str, Callable[..., Any]]:
-    """Adaptive pools: means, whose windows follow from the size of the picture, and the maximum of
-    all of it.
+def _mean_of(dims: int) -> Callable[..., Any]:
+    """Means, whose windows follow from the size of the picture.
 
-    torch.onnx (2.15) has none. It decomposes the operators, and the decomposition makes constants
-    of the windows that the traced picture has: the model is wrong, or fails, at other sizes. Here
-    the windows are computed when the model runs.
+    torch.onnx (2.15) has no adaptive pools. It decomposes the operators, and the decomposition
+    makes constants of the windows that the traced picture has: the model is wrong, or fails, at
+    other sizes. Here the windows are computed when the model runs.
     """
-    found: dict[str, Callable[..., Any]] = {}
-    for dims in (1, 2, 3):
-        mean, maximum = _mean_of(op, dims), _maximum_of(op, dims)
-        found[f"adaptive_avg_pool{dims}d.default"] = mean
-        found[f"adaptive_max_pool{dims}d.default"] = maximum
-        if dims > 1:
-            found[f"_adaptive_avg_pool{dims}d.default"] = mean
-    return found
 
-
-def _mean_of(op: Any, dims: int) -> Callable[..., Any]:
     def mean(self: Any, output_size: Any) -> Any:
         rank = len(self.shape)
         axes = list(range(rank - dims, rank))
@@ -375,7 +332,7 @@ def _mean_of(op: Any, dims: int) -> Callable[..., Any]:
         if is_small:  # torch adds up in float32
             x = op.Cast(x, to=1)
         for axis, size in zip(axes, wanted, strict=True):
-            values, is_inside, count = _windows(op, x, axis, rank, size)
+            values, is_inside, count = _windows(x, axis, rank, size)
             zero = op.CastLike(op.Constant(value_float=0.0), x)
             inside = op.Where(is_inside, values, zero)
             total = op.ReduceSum(inside, op.Constant(value_ints=[axis + 1]), keepdims=0)
@@ -385,7 +342,7 @@ def _mean_of(op: Any, dims: int) -> Callable[..., Any]:
     return mean
 
 
-def _maximum_of(op: Any, dims: int) -> Callable[..., Any]:
+def _maximum_of(dims: int) -> Callable[..., Any]:
     def maximum(self: Any, output_size: Any) -> tuple[Any, Any]:
         """The maximum of a whole picture, and where the first one is in it when it is flattened. No
         program with more windows is converted."""
@@ -408,7 +365,7 @@ def _even_kernel(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[int] | Non
     return [size // parts for size, parts in zip(sizes, wanted, strict=True)]
 
 
-def _windows(op: Any, x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
+def _windows(x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
     """The elements of each window along one dimension.
 
     Returns:
