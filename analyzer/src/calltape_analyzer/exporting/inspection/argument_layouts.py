@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -138,21 +138,17 @@ def _free_tensors(variant: VariantFacts, sample: Sample) -> list[int]:
     ]
 
 
+@dataclass
 class _Probe:
-    """One recorded call in several layouts."""
+    """One recorded call in several layouts: with what it returned when it was recorded, and when it
+    is called as it was."""
 
-    def __init__(
-        self,
-        runner: ModelRuns,
-        plan: Plan,
-        sample: Sample,
-        free: list[int],
-        recorded: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._runner, self._plan, self._sample, self._free = runner, plan, sample, free
-        is_known = recorded is not None and is_described(recorded)
-        self._recorded = recorded if is_known else None
-        self._own: Mapping[str, Any] | None = None
+    runner: ModelRuns
+    plan: Plan
+    sample: Sample
+    free: list[int]
+    recorded: Mapping[str, Any] | None = None
+    own: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, runner: ModelRuns, variant: VariantFacts, call: Call) -> _Probe | None:
@@ -163,7 +159,11 @@ class _Probe:
         except TapeError:
             return None
         free = _free_tensors(variant, sample)
-        return cls(runner, plan, sample, free, recorded_leaves(call)) if free else None
+        if not free:
+            return None
+        recorded = recorded_leaves(call)
+        is_known = recorded is not None and is_described(recorded)
+        return cls(runner, plan, sample, free, recorded if is_known else None)
 
     def read(self) -> list[int]:
         """The numbers of the tensors whose strides the model reads."""
@@ -173,17 +173,15 @@ class _Probe:
     def _repeating(self) -> _Probe:
         """The same call with equal elements along one axis of its tensors, which they may have
         once in memory. Of a vector that may be offsets, no element is repeated."""
-        free = [
-            i for i in self._free if sum(size > 1 for size in self._sample.tensors[i].shape) > 1
-        ]
-        tensors = list(self._sample.tensors)
+        free = [i for i in self.free if sum(size > 1 for size in self.sample.tensors[i].shape) > 1]
+        tensors = list(self.sample.tensors)
         for i in free:
             tensors[i] = contiguous(_expanded(tensors[i]))
-        return _Probe(self._runner, self._plan, replace(self._sample, tensors=tensors), free)
+        return _Probe(self.runner, self.plan, replace(self.sample, tensors=tensors), free)
 
     def read_as(self, layouts: Sequence[Callable[[Any], Any]]) -> list[int]:
         """The numbers of the tensors that change what the model returns if they lie so."""
-        free = self._free
+        free = self.free
         if not free:
             return []
         # A model may compare two layouts: every second tensor is tried without the others.
@@ -197,26 +195,25 @@ class _Probe:
     def changes(self, layout: Callable[[Any], Any], numbers: Collection[int]) -> bool:
         """Whether the model returns something else if some tensors have another layout. A model
         that raises there returns nothing else: so would its program, or it serves more."""
-        runner, plan = self._runner, self._plan
-        tensors = list(self._sample.tensors)
+        tensors = list(self.sample.tensors)
         for i in numbers:
             tensors[i] = layout(tensors[i])
-        other = replace(self._sample, tensors=tensors)
+        other = replace(self.sample, tensors=tensors)
         try:
-            got = runner.eager(plan, other)
-            if self._recorded is not None and self._agree(self._recorded, got):
+            got = self.runner.eager(self.plan, other)
+            if self.recorded is not None and self._agree(self.recorded, got):
                 return False
-            if self._own is None:
-                self._own = runner.eager(plan, self._sample)
-            expected = self._own
+            if self.own is None:
+                self.own = self.runner.eager(self.plan, self.sample)
+            expected = self.own
         except Exception:  # models raise errors of any type
             return False
         if self._agree(expected, got):
             return False
-        return doubt_of(runner, plan, self._sample, expected, got) is None
+        return doubt_of(self.runner, self.plan, self.sample, expected, got) is None
 
     def _agree(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-        found = compared(expected, got, self._runner.tolerances)
+        found = compared(expected, got, self.runner.tolerances)
         return found.agrees or not found.compared
 
 

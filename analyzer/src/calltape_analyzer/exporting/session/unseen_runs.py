@@ -63,7 +63,6 @@ class Ran:
         found: how what the program returned differs from what the model returned; None if it was
             not run, or did not come to its end.
         doubt: why a difference proves nothing.
-        is_late: whether the model took too long.
         cost: of the model, if it was measured.
         state, changed: what the model, and the program, changed in the model.
     """
@@ -75,10 +74,14 @@ class Ran:
     died: Fact | None = None
     found: Verdict | None = None
     doubt: Fact | None = None
-    is_late: bool = False
     cost: Cost | None = None
     state: Mapping[str, str] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the model took too long."""
+        return isinstance(self.unrun, Ended) and self.unrun.end is End.LATE
 
 
 @contextlib.contextmanager
@@ -130,11 +133,9 @@ class UnseenRuns:
             else:
                 ran = self.sandbox.ask((sizing, with_program), seconds)
         except RunEndedError as error:
-            ended, is_late = error.ended, error.ended.end is End.LATE
-            if error.doing == _PROGRAM and not is_late:
-                ran = Ran(died=replace(ended, what=runtime))
-            else:
-                ran = Ran(unrun=ended, is_late=is_late)
+            ran = Ran(unrun=error.ended)
+            if error.doing == _PROGRAM and not ran.is_late:
+                ran = Ran(died=replace(error.ended, what=runtime))
         if ran.cost is not None:
             self._runner.probing.costs.add(variant, ran.cost)
         self._runner.add_state(ran.state)
