@@ -23,21 +23,21 @@ def translations() -> dict[Any, Any]:
     """Translations by operator, as ``torch.onnx.export(custom_translation_table=...)`` takes them,
     with parameters like its own."""
     by_name: dict[str, Callable[..., Any]] = {
-        "_cdist_forward.default": _distances,
-        "_is_all_true.default": _is_all_true,
-        "amax.default": _largest_of_all,
-        "amin.default": _smallest_of_all,
-        "bucketize.Tensor": _buckets,
-        "cummax.default": _maxima,
-        "cummin.default": _minima,
-        "cumprod.default": _products,
-        "masked_select.default": _selected,
-        "repeat_interleave.Tensor": _repeated,
-        "scaled_dot_product_attention.default": _attention,
-        "searchsorted.Tensor": _searched,
-        "squeeze.default": _squeezed,
-        "squeeze.dim": _squeezed,
-        "squeeze.dims": _squeezed,
+        "_cdist_forward.default": distances,
+        "_is_all_true.default": is_all_true,
+        "amax.default": largest_of_all,
+        "amin.default": smallest_of_all,
+        "bucketize.Tensor": buckets,
+        "cummax.default": maxima,
+        "cummin.default": minima,
+        "cumprod.default": products,
+        "masked_select.default": selected,
+        "repeat_interleave.Tensor": repeated,
+        "scaled_dot_product_attention.default": attention,
+        "searchsorted.Tensor": searched,
+        "squeeze.default": squeezed,
+        "squeeze.dim": squeezed,
+        "squeeze.dims": squeezed,
     }
     for dims in (1, 2, 3):
         mean = _mean_of(dims)
@@ -45,7 +45,7 @@ def translations() -> dict[Any, Any]:
         by_name[f"adaptive_max_pool{dims}d.default"] = _maximum_of(dims)
         if dims > 1:
             by_name[f"_adaptive_avg_pool{dims}d.default"] = mean
-    found: dict[Any, Any] = {check: checked, operator.floordiv: _floor_division}
+    found: dict[Any, Any] = {check: checked, operator.floordiv: floor_division}
     for name, made in by_name.items():
         packet, _, overload = name.partition(".")
         found_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
@@ -54,17 +54,17 @@ def translations() -> dict[Any, Any]:
     return found
 
 
-def _floor_division(self: Any, other: Any) -> Any:
+def floor_division(self: Any, other: Any) -> Any:
     """For ``-(-n // 4)``: ONNX's ``Div`` of ints, which torch.onnx (2.15) makes of it, rounds
     towards zero."""
     return op.Div(op.Sub(self, op.Mod(self, other)), other)
 
 
-def _is_all_true(values: Any) -> Any:
+def is_all_true(values: Any) -> Any:
     return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
 
-def _squeezed(self: Any, dim: Any = None) -> Any:
+def squeezed(self: Any, dim: Any = None) -> Any:
     """A tensor without dimensions of size 1. torch leaves one of another size as it is; ONNX's
     ``Squeeze``, which torch.onnx (2.15) makes of it, fails. Of an open size only the call tells
     whether it is 1."""
@@ -83,7 +83,7 @@ def _squeezed(self: Any, dim: Any = None) -> Any:
     return op.Squeeze(self, op.Constant(value_ints=found)) if found else op.Identity(self)
 
 
-def _distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
+def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
     """The distance of each row of one to each row of the other."""
     if p not in (1.0, 2.0, math.inf):
         raise ValueError(f"torch.cdist with p={p} has no translation, only p=1, p=2 and p=inf")
@@ -96,7 +96,7 @@ def _distances(one: Any, other: Any, p: float, compute_mode: int | None = None) 
     return reduced(op.Abs(differences), last, keepdims=0)
 
 
-def _searched(
+def searched(
     sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Any = None,
 ) -> Any:  # fmt: skip
@@ -105,7 +105,7 @@ def _searched(
     return _places(sorted_sequence, self, right or side == "right", out_int32)
 
 
-def _buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+def buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
     return _places(boundaries, self, right, out_int32)
 
 
@@ -135,7 +135,7 @@ def _of_one_dtype(one: Any, other: Any) -> tuple[Any, Any]:
     return op.CastLike(one, other), other
 
 
-def _repeated(repeats: Any, output_size: Any = None) -> Any:
+def repeated(repeats: Any, output_size: Any = None) -> Any:
     """Each place as often as it says there: 0, 0, 1, 1, 1 for 2, 3."""
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     counts = op.Cast(repeats, to=_INT64)
@@ -144,7 +144,7 @@ def _repeated(repeats: Any, output_size: Any = None) -> Any:
     return op.CastLike(_places(ends, every, True, False), repeats)
 
 
-def _selected(self: Any, mask: Any) -> Any:
+def selected(self: Any, mask: Any) -> Any:
     """The values where a mask is true, in one row; both are made as wide as the other."""
     wide = op.Shape(op.Or(op.Expand(mask, op.Shape(self)), mask))
     flat = op.Constant(value_ints=[-1])
@@ -153,7 +153,7 @@ def _selected(self: Any, mask: Any) -> Any:
     )
 
 
-def _attention(
+def attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
@@ -220,19 +220,19 @@ def _causal_mask(query: Any, key: Any) -> Any:
     return op.GreaterOrEqual(op.Unsqueeze(rows, last), columns)
 
 
-def _maxima(self: Any, dim: int) -> tuple[Any, Any]:
+def maxima(self: Any, dim: int) -> tuple[Any, Any]:
     return _running(self, dim, op.ReduceMax)
 
 
-def _minima(self: Any, dim: int) -> tuple[Any, Any]:
+def minima(self: Any, dim: int) -> tuple[Any, Any]:
     return _running(self, dim, op.ReduceMin)
 
 
-def _largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+def largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return _reduced(op.ReduceMax, self, dim, keepdim)
 
 
-def _smallest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+def smallest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return _reduced(op.ReduceMin, self, dim, keepdim)
 
 
@@ -295,7 +295,7 @@ def _running(x: Any, dim: int, best_of: Callable[..., Any]) -> tuple[Any, Any]:
     return _back(op.Squeeze(best, last), of), _back(where, of)
 
 
-def _products(self: Any, dim: int, dtype: Any = None) -> Any:
+def products(self: Any, dim: int, dtype: Any = None) -> Any:
     x, of = self, _row(self, dim)
     if dtype is not None and dtype >= 0:
         x = op.Cast(x, to=int(dtype))
