@@ -105,7 +105,13 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
         Why there is no program, if results depend on these numbers; else a note, if it draws any.
     """
     note: NotDrawn | None = None
-    for plan, sample in _calls(session, variant):
+    rows = _MAX_ROWS if may_draw(session.module) else 1
+    for _, seen in islice(variant.rows.items(), rows):
+        watched = session.was_watched(seen.first)
+        effects = watched.effects if watched is not None and watched.asked is not None else None
+        if effects is not None and set(effects.moved) <= {"torch"}:
+            continue
+        plan, sample = session.planned(variant, seen.first)
         moved: Sequence[str] = ()
         with suppress(Exception):  # the model raises: that is no evidence
             moved = [name for name in session.run(plan, sample).moved if name != "torch"]
@@ -115,16 +121,6 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
             return DrawnByPython(tuple(moved))
         note = NotDrawn(tuple(moved))
     return note
-
-
-def _calls(session: Session, variant: VariantFacts) -> Iterator[tuple[Plan, Sample]]:
-    rows = _MAX_ROWS if may_draw(session.module) else 1
-    for _, seen in islice(variant.rows.items(), rows):
-        watched = session.was_watched(seen.first)
-        effects = watched.effects if watched is not None and watched.asked is not None else None
-        if effects is not None and set(effects.moved) <= {"torch"}:
-            continue
-        yield session.planned(variant, seen.first)
 
 
 def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:

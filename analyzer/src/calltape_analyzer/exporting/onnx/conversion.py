@@ -337,7 +337,10 @@ def order_as_stored(module: Any) -> None:
         if node.target not in (aten.as_strided.default, aten.as_strided_copy.default):
             continue
         value = node.args[0].meta["val"]
-        order = _order(value.shape, value.stride())
+        dims = range(value.dim())
+        orders = itertools.permutations(dims) if len(dims) <= _MOST_DIMENSIONS else [tuple(dims)]
+        sizes, strides = value.shape, value.stride()
+        order = next((one for one in orders if _is_dense(sizes, strides, one)), None)
         offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
         begins = offset is None or _is_known(value.storage_offset(), 0)
         if order is None or not begins:
@@ -353,13 +356,6 @@ def order_as_stored(module: Any) -> None:
         changed = True
     if changed:
         module.recompile()
-
-
-def _order(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, ...] | None:
-    """The dimensions in the order of the memory, the slowest first; None if it has gaps."""
-    dims = range(len(sizes))
-    orders = itertools.permutations(dims) if len(sizes) <= _MOST_DIMENSIONS else [tuple(dims)]
-    return next((order for order in orders if _is_dense(sizes, strides, order)), None)
 
 
 def _is_dense(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> bool:
