@@ -1,6 +1,8 @@
 """The ways to make a program for a variant, tried one after another until one is good.
 
-In comes a variant. Out go the best program and the attempt that made it; all attempts are kept.
+In comes a variant. Out go the best program and the attempt that made it; all attempts are kept. A
+prefill and its decode steps are tried as one variant first, and what trying that in vain cost is
+said.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -29,6 +31,7 @@ from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds, time_limit
+from calltape_analyzer.exporting.session.call_sequences import why_lost
 from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.session import Outcome, Session
@@ -39,6 +42,7 @@ from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_asse
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
 from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
+from calltape_analyzer.facts import Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.model.calls import as_called
 from calltape_analyzer.model.randomness import generators_kept
@@ -49,15 +53,20 @@ from calltape_analyzer.programs.caller_objects import as_traced
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfModel, stopped_by
+from calltape_analyzer.programs.reasons import OfCall, OfModel, stopped_by
 from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.derivation import breaks, looser_variants
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.merging import can_merge, merged
+from calltape_analyzer.variants.names import name_symbols
 
-__all__ = ["Exporter", "Static"]
+if TYPE_CHECKING:
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Exporter", "Merging", "Static"]
 
 _MAX_TRIED = 3
 _WITH_VALUES = (
@@ -71,6 +80,9 @@ _WITH_VALUES = (
 _WAITING = 4
 """By the clock, a trace may take so many times the processor time that it may take: others may use
 the processor as well."""
+
+_WORTH_SAYING = 1.0
+"""Seconds; a shorter time nobody misses."""
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -147,11 +159,10 @@ class Exporter:
                 self._narrow[variant.group.key] = way.narrow
             if best is None or outcome.score(wanted) > best.score(wanted):
                 best = outcome
-            is_wrong = "wrong" in outcome.attempt.rows.values()
             # What a program rejects, the programs before it serve.
             serves_all = wanted is not None and best.served(wanted) == len(wanted)
             is_enough = best.attempt.perfect or (serves_all and not best.attempt.wrong)
-            if is_enough or (whole and is_wrong):
+            if is_enough or (whole and "wrong" in outcome.attempt.rows.values()):
                 break
         return self._bounded(best)
 
@@ -268,7 +279,11 @@ class Exporter:
             yield _Trial(WAYS[Strategy.UNNOTICED], *own)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
-        for own in samples[:1] if self.convert is not None and self.has_experts else ():
+        module = self.session.module
+        has_experts = hasattr(module, "set_experts_implementation") and any(
+            type(part).__name__.endswith("Experts") for part in module.modules()
+        )
+        for own in samples[:1] if self.convert is not None and has_experts else ():
             yield _Trial(WAYS[Strategy.BATCHED_EXPERTS], *own)
 
     def _ways_with_values(
@@ -330,15 +345,6 @@ class Exporter:
     def _seconds(self) -> float:
         """How long one trace may take."""
         return self.seconds or default_seconds(self.session.module)
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether the model is a mixture of experts whose implementation can be chosen."""
-        if not hasattr(self.session.module, "set_experts_implementation"):
-            return False
-        return any(
-            type(part).__name__.endswith("Experts") for part in self.session.module.modules()
-        )
 
     def _sampled(self, variant: VariantFacts, sizing: Sizing) -> Sampled:
         number = variant.rows.seen(sizing.row).first.number
@@ -507,3 +513,88 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         names.pop("print", None)
+
+
+@dataclass
+class Merging:
+    """The programs that serve several variants of one tape.
+
+    Attributes:
+        tape: the calls.
+        exporter: tries to make a program for a variant.
+        programs: what was found.
+        failed: the names of merged variants that have no program, although one was traced.
+        seconds: how long these took.
+        narrow: the names of those whose program rejects sizes that the model takes.
+    """
+
+    tape: Tape
+    exporter: Exporter
+    programs: list[Program] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    narrow: list[str] = field(default_factory=list)
+
+    def run(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
+        """Exports as one program what can be one.
+
+        Returns:
+            The variants that still need a program.
+        """
+        left = list(variants)
+        for larger in variants:
+            others = [v for v in left if v is not larger] if larger in left else []
+            smaller = [v for v in others if can_merge(v, larger) and self._completes(larger, v)]
+            if smaller and self._has_program(larger, smaller):
+                left = [v for v in left if v is not larger and v not in smaller]
+        return left
+
+    @property
+    def told(self) -> list[Note]:
+        """What ``merge="never"`` may serve, and would have saved: if there were no other programs
+        then, and time worth saying was lost."""
+        found: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
+        cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
+        if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
+            found.append(notes.MergeCost(tuple(self.failed), round(self.seconds)))
+        return found
+
+    def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
+        self.exporter.warm_up()  # else the first trace would have to wait for imports
+        begin = time.perf_counter()
+        whole = self.exporter.loosened(self._merged(larger, smaller))
+        outcome = self.exporter.export(whole, static="never", whole=True)
+        if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
+            program, attempt = outcome.program, outcome.attempt
+            # If a recorded call needs state that this one loses, those of one variant may do
+            # without it, and get a program of their own.
+            if why_lost(self.exporter.session, program, (), self.tape.calls) is None:
+                self.programs.append(program)
+                if attempt.probed > attempt.agreed + attempt.wrong:
+                    self.narrow.append(whole.name)
+                return True
+        self.exporter.forget_slow(whole)
+        self.failed.append(whole.name)
+        self.seconds += time.perf_counter() - begin
+        return False
+
+    def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
+        """Whether the model itself takes calls of a smaller variant as calls of a larger one, with
+        an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A run
+        shows that, and saves a trace."""
+        made = self._merged(larger, [smaller])
+        call = self.tape.calls.at(smaller.rows.first)
+        why = self.exporter.session.why_incomplete(made, call)
+        if why is None:
+            return True
+        error = OfCall(call.number, why)
+        self.exporter.attempts.append(
+            Attempt(variant=made.name, strategy=Strategy.MERGED, error=error)
+        )
+        return False
+
+    def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
+        made = merged(larger, smaller, self.exporter.session.sorter, self.tape.calls)
+        made.name = " + ".join([*(v.name for v in smaller), larger.name])
+        name_symbols(made)
+        return made

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
-from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.exporter import Exporter, Merging
 from calltape_analyzer.exporting.inspection.argument_layouts import key_orders_read, layouts_read
 from calltape_analyzer.exporting.inspection.shared_memory import (
     OwnTensors,
@@ -24,7 +24,6 @@ from calltape_analyzer.exporting.inspection.untraceable import (
     drawn_by_python,
     why_untraceable,
 )
-from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
 from calltape_analyzer.exporting.session.model_differences import (
     telling_calls,

@@ -3,7 +3,7 @@
 A prefill is a decode step with nothing cached (rule 6 of docs/decisions/export-strategies.md).
 Shapes cannot tell whether one program may serve both: for some models the merged program exports
 cleanly and returns other values. So an export keeps a merge only if a replay of every recorded call
-proves it (:mod:`calltape_analyzer.exporting.merging`). Who asks a tape for the shapes of one
+proves it (:mod:`calltape_analyzer.exporting.exporter`). Who asks a tape for the shapes of one
 program gets what the calls show.
 """
 
