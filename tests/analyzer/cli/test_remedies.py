@@ -50,7 +50,7 @@ OF_PYTHON = {
 OF_ARGUMENTS = {
     "tape.py": 4, "opening.py": 1, "exporting/export.py": 6,
     "replaying/replaying.py": 1, "programs/untrusted_files.py": 2,
-    "explanation.py": 1,
+    "explaining.py": 1,
 }  # fmt: skip
 """Files that check arguments of functions, which the command never passes so; how many texts."""
 
