@@ -193,8 +193,8 @@ FAULTS = (
     Fault(
         "analyzer-constants-do-not-count",
         f"{_ANALYZER}observer/single_graph.py",
-        "        if differ:\n            name = min(differ)",
-        "        if len(differ) > 1:\n            name = min(differ)",
+        "        if differ or call.constants",
+        "        if call.constants",
         "Dynamic shapes are inferred for calls with different constants as for one program.",
         ("analyzer/observer/test_input_observer.py",),
     ),

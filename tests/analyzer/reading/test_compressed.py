@@ -168,7 +168,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "TemporaryFile", temporary)
     path = tmp_path / f"a.tape{form}"
     path.write_bytes(FORMS[form](bytes(20 * 2**20)))
-    with pytest.raises(TapeError, match="larger than 1,048,576 bytes") as found:
+    with pytest.raises(TapeError, match="it becomes larger than 1,048,576 bytes") as found:
         open_tape(path)
     assert found.value.kind == "limit"
     assert "gzip -d" in found.value.advice
