@@ -27,7 +27,8 @@ def test_the_oldest_and_the_newest_of_each_promise_are_tried() -> None:
     assert {python for python, _, _ in tried} >= {oldest, newest}
     assert (oldest, promises.torch, "recording, reading") in tried
     assert (oldest, promises.torch_of_exports, "recording, reading, exports") in tried
-    assert (newest, "newest", "recording, reading, exports") in tried
+    assert (oldest, promises.torch_of_exports, "pages") in tried
+    assert (newest, "newest", "recording, reading, exports, pages") in tried
 
 
 @pytest.mark.parametrize("path", [path for part in PARTS.values() for path in part])
