@@ -53,6 +53,7 @@ from calltape_analyzer.programs.variant_verdicts import (
 )
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.derivation import part_of
 from calltape_analyzer.variants.facts import VariantFacts
@@ -343,10 +344,10 @@ class ProgramSearch:
         lost: list[SizeRow] = []
         reason: Fact | None = None
         attempts: list[Attempt] = []
-        constants = 0
+        constants, before = 0, len(self.programs)
         while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
             made = len(attempts)
-            named = replace(variant, name=f"{variant.name} ({made + 1})" if made else variant.name)
+            named = self._named(variant)
             is_first = not (made or lost)
             by_ints = is_first and bool(varying_ints(variant))
             outcome = self.exporter.export(
@@ -383,7 +384,7 @@ class ProgramSearch:
         if left and constants == _MAX_CONSTANTS:
             reason = reason or reasons.EachAlone(_MAX_CONSTANTS)
         if any(attempt.by_values for attempt in attempts):
-            self._cover_other_values(variant, len(attempts))
+            self._cover_other_values(variant, self.programs[before:])
         if attempts and constants < len(attempts):
             self._extend(variant, len(attempts), attempts)
         if missing := len(lost) + len(left):
@@ -455,7 +456,7 @@ class ProgramSearch:
         while waiting and made < _MAX_EXTENSIONS + len(attempts):
             if self.exporter.session.budget.is_spent:
                 break
-            named = replace(variant, name=f"{variant.name} ({made + 1})")
+            named = self._named(variant, found)
             by_ints = any(attempt.by_values for attempt in attempts)
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome is None:
@@ -487,13 +488,17 @@ class ProgramSearch:
             self._lack_values(variant, left, [*map(str, variant.group.varying)], most)
         return True
 
-    def _cover_other_values(self, variant: VariantFacts, made: int) -> None:
-        """Finds programs for calls of the recorded sizes whose values the programs so far reject:
+    def _named(self, variant: VariantFacts, more: Sequence[Program] = ()) -> VariantFacts:
+        """The variant under a name that no program has, these included: ``decode (2)``."""
+        taken = (program.name for program in (*self.programs, *more))
+        return replace(variant, name=UniqueNames(taken, numbered="{} ({})").add(variant.name))
+
+    def _cover_other_values(self, variant: VariantFacts, own: list[Program]) -> None:
+        """Finds programs for calls of the recorded sizes whose values its programs so far reject:
         from their own values, or else with small tensors as constants."""
-        own = self.programs[-made:]
         left = self._rejected_calls(variant, own)
         while left and len(own) < _MAX_PROGRAMS:
-            named = replace(variant, name=f"{variant.name} ({len(own) + 1})")
+            named = self._named(variant)
             outcome = self.exporter.export_call(named, left[0])
             if outcome is None or left[0] not in self._served(outcome.program, left):
                 break
@@ -532,7 +537,7 @@ class ProgramSearch:
         if not any(means(one, ErrorKind.NEEDS_VALUE) for one in own):
             return False
         sorter = self.exporter.session.sorter
-        for where, count, parts in tensor_value_parts(variant, self.tape.calls, sorter):
+        for where, distinct, parts in tensor_value_parts(variant, self.tape.calls, sorter):
             made: list[Program] = []
             for part in islice(parts, _MAX_CONSTANTS):
                 name_symbols(part)
@@ -547,8 +552,8 @@ class ProgramSearch:
             if not made:
                 continue
             self.programs += made
-            if count > _MAX_CONSTANTS:
-                most = reasons.ConstantsLeft(count - _MAX_CONSTANTS, count, _MAX_CONSTANTS)
+            if distinct > _MAX_CONSTANTS:
+                most = reasons.ConstantsLeft(distinct - _MAX_CONSTANTS, distinct, _MAX_CONSTANTS)
                 self._lack(variant, "values", most, f", other values of {where}")
             return True
         return False
