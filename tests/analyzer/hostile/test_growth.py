@@ -232,7 +232,7 @@ def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
         return lambda: diff(before, now)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calltape_analyzer.differences._MAX_COMPARED", 8)
+        patch.setattr("calltape_analyzer.traffic._MAX_COMPARED", 8)
         grows_little(make, 15)
 
 
