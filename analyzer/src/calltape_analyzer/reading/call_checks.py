@@ -28,10 +28,6 @@ _READ, _WHOLE, _BROKEN, _TOLD, _UNSOUND = 1, 2, 4, 8, 16
 _BROKEN_BLOB = "the checksum of its tensors does not match their bytes"
 
 
-class _BrokenBlobError(TapeError):
-    """The bytes of a call's tensors are not those that were written."""
-
-
 class CallChecks:
     """The checks of the calls that a scan found.
 
@@ -125,7 +121,7 @@ class CallChecks:
     def _broken_blob(self, position: int, holder: CallRecord | Holder, found: Member) -> TapeError:
         """What is wrong with a blob, which is reported once."""
         reason = f"call {holder.call}: {_BROKEN_BLOB}"
-        wrong = _BrokenBlobError(
+        wrong = TapeError(
             "damaged", reason, path=self._file.path, member=found.name, offset=found.offset
         )
         if not self._flags[position] & _BROKEN:
@@ -202,7 +198,9 @@ class CallChecks:
             return error
         reason = error.reason
         if number is not None:
-            why = _BROKEN_BLOB if isinstance(error, _BrokenBlobError) else reason
+            at = self._scan.position(number)
+            is_broken = at is not None and self._flags[at] & _BROKEN
+            why = _BROKEN_BLOB if is_broken else reason
             reason = f"call {record.call} has tensors of call {number}: {why}"
         return self.reported(TapeError(error.kind, reason), position)
 
