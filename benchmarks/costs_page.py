@@ -75,7 +75,7 @@ _HEAD = """\
 
 The other tables compare calltape with the same work done without it, or with another tool. Figures
 are medians; within a run, the alternatives take turns. `make bench` repeats most tables on your
-machine. [`benchmarks/results.json`](../benchmarks/results.json) has all figures, including those
+machine. [`benchmarks/results.json`](../benchmarks/results.json) lists all figures, including those
 not shown here.
 """
 
@@ -94,10 +94,10 @@ The recorder only counts these calls. *Paced* means one call per millisecond, wi
 taking turns.""",
     Question.RECORDED: """\
 Time added to the call or, where stated, processor time of all threads, including the write to disk.
-`InputObserver` is torch's observer for ONNX exports, which keeps calls in memory. The extra `fast`
+`InputObserver` is torch's observer for ONNX exports, which keeps calls in memory. The `fast` extra
 was installed.""",
     Question.DISK: """\
-The rows about decode steps compare the size of the tape with the size of the tensors. The tape of
+The rows for decode steps compare the size of the tape with the size of the tensors. The tape of
 1,000,000 calls contains only shapes.""",
     Question.ANALYSIS: """\
 Time and peak memory of whole commands. The tapes were recorded without values.""",

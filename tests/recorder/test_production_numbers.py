@@ -37,7 +37,7 @@ PAGE = page("production.md")
         ("the median of the last 15 recorded calls", ledger.DURATIONS, 15),
         ("to a budget, which holds at most 1% of a second", bounds.SHARE_CREDIT_NS, 10**9),
         ("`max_disk_bytes` (at least 128 KiB)", bounds.LEAST_DISK_BYTES, 128 * KIB),
-        ("if its tensors have at least 8 KiB", earlier_copies.FEWEST_BYTES, 8 * KIB),
+        ("provided that its tensors are at least 8 KiB", earlier_copies.FEWEST_BYTES, 8 * KIB),
         ("`segment_seconds` or a million calls", bounds.MAX_CALLS_IN_FILE, 10**6),
         ("`segment_seconds` is an eighth of `max_age_seconds`", bounds.OLDEST_SHARE, 8),
         ("which the recorder reads about once a second", writer.LOOK_SECONDS, 1),
@@ -55,9 +55,9 @@ def test_a_number(says: str, found: Any, told: Any) -> None:
     ("says", "found", "told"),
     [
         ("the first 256 chunks that it yielded", bounds.MAX_CHUNKS, 256),
-        ("up to 32 in a process", bounds.MAX_INSTANCES, 32),
+        ("up to 32 per process", bounds.MAX_INSTANCES, 32),
         ("looks for it a few times a second", calltape_startup.POLL_SECONDS, 0.2),
-        ("waits for up to 10 s", calltape_startup.IMPORT_SECONDS, 10),
+        ("waits up to 10 s", calltape_startup.IMPORT_SECONDS, 10),
     ],
 )
 def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:

@@ -29,7 +29,7 @@ def test_its_numbers_are_those_of_the_code() -> None:
     assert f"an unsealed tape | one for up to {remote.LAST_PIECE // 2**20} MiB |" in TEXT
     assert f"of a call | one for up to {remote.MOST_ASKED // 2**20} MiB |" in TEXT
     assert f"caches up to {remote.MOST_CACHED // 2**20} MiB" in TEXT
-    assert f"opens {opening.AT_A_TIME} files of a directory at a time" in TEXT
+    assert f"opens {opening.AT_A_TIME} files in a directory at a time" in TEXT
 
 
 @pytest.mark.parametrize("error", re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)[-5:])
