@@ -27,6 +27,8 @@ ORDINARY: Context = ("inputs", True, False, ())
 _NO_GRAD: Context = ("inputs", False, False, ())
 _INFERENCE: Context = ("inputs", False, True, ())
 _TRAINING: Context = ("inputs", True, False, (), "float32", True)
+_TRAINING_NO_GRAD: Context = ("inputs", False, False, (), "float32", True)
+_TRAINING_INFERENCE: Context = ("inputs", False, True, (), "float32", True)
 
 _grad = torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
@@ -54,8 +56,11 @@ _autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _
 def context_now(is_training: bool) -> Context:
     """What this thread is in, and the model."""
     if is_training:
-        if _dtype() is _FLOAT and _grad() and not _inference() and not _autocasts():
-            return _TRAINING
+        if _dtype() is _FLOAT and not _autocasts():
+            if not _inference():
+                return _TRAINING if _grad() else _TRAINING_NO_GRAD
+            if not _grad():
+                return _TRAINING_INFERENCE
         return ("inputs", _grad(), _inference(), _autocast_now(), _name(_dtype()), True)
     if _dtype() is not _FLOAT:
         return ("inputs", _grad(), _inference(), _autocast_now(), _name(_dtype()))
