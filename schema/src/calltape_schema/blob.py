@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +30,7 @@ from calltape_schema.tree import Leaf
 ALIGNMENT = 64
 
 _LENGTH_BYTES = 8
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _MAX_DTYPE = 64
 """Characters of the name of a dtype, known or not."""
 
@@ -245,7 +247,7 @@ def _entry(name: str, facts: Any) -> Entry:
     offsets = _naturals(facts.get("data_offsets"))
     if len(facts) > 3:
         _check_nesting(facts, 1)
-    if not isinstance(dtype, str) or not 0 < len(dtype) <= _MAX_DTYPE or _has_surrogates(dtype):
+    if not isinstance(dtype, str) or not 0 < len(dtype) <= _MAX_DTYPE or _SURROGATES.search(dtype):
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid dtype")
     # One axis more than a tensor may have: complex numbers are stored with a last axis of 2.
     if shape is None or len(shape) > MAX_RANK + 1:
@@ -262,10 +264,6 @@ def _entry(name: str, facts: Any) -> Entry:
         reason = f"tensor {name[:80]!r}: {end - begin} bytes for {dtype} of {shown}"
         raise TapeError("invalid", reason)
     return Entry(dtype, shape, begin, end)
-
-
-def _has_surrogates(text: str) -> bool:
-    return any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _check_nesting(value: Any, above: int) -> None:

@@ -18,12 +18,7 @@ from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_sing
 from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call_checks import CallChecks
-from calltape_analyzer.reading.call_ref import (
-    CallRef,
-    SeenInputs,
-    WideInts,
-    checked_inputs,
-)
+from calltape_analyzer.reading.call_ref import CallRef, SeenInputs, WideInts, checked_inputs
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead

@@ -14,17 +14,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from calltape_analyzer.redacting.allowed_trees import (
-    NotAllowedError,
-    TreeChecks,
-    decoded,
-    require,
-)
+from calltape_analyzer.redacting.allowed_trees import NotAllowedError, TreeChecks, decoded, require
 from calltape_analyzer.redacting.policy import Policy
-from calltape_analyzer.redacting.vocabulary import (
-    is_class_name,
-    plain_reason,
-)
+from calltape_analyzer.redacting.vocabulary import is_class_name, plain_reason
 from calltape_schema import blob
 from calltape_schema.bounds import (
     DEFLATE_FROM_BYTES,

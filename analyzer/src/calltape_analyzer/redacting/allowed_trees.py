@@ -28,9 +28,7 @@ from calltape_analyzer.redacting.vocabulary import (
     plain_reason,
 )
 from calltape_schema import blob
-from calltape_schema.bounds import (
-    MAX_DOCUMENT_BYTES,
-)
+from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.packing import pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
 from calltape_schema.records import MINOR, Manifest, Step, Target, decode_manifest, encode_manifest

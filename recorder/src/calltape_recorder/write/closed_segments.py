@@ -7,9 +7,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
-from calltape_recorder.bounds import (
-    MAX_UNSEALED_FILES,
-)
+from calltape_recorder.bounds import MAX_UNSEALED_FILES
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.disk_file import Accounts, TapeFile
 from calltape_recorder.write.notices import Notices
