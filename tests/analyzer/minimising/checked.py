@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +91,15 @@ def flips(tape: Any) -> bool:
     return count % 2 == 0
 
 
-def is_random(tape: Any) -> bool:
-    """Fails always where the failure is, and at times elsewhere."""
-    return _is_bad(tape) or random.SystemRandom().random() < 0.3
+def alarms_once(tape: Any) -> bool:
+    """Fails always where the failure is, and elsewhere the first time that it sees a tape."""
+    if _is_bad(tape):
+        return True
+    (path,) = tape.paths
+    seen = Path(os.environ["SEEN"]) / Path(path).name
+    is_new = not seen.exists()
+    seen.touch()
+    return is_new
 
 
 class Worded(nn.Module):
