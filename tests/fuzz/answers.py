@@ -170,6 +170,9 @@ def independent(path: Path, tape: Any) -> None:
         call = theirs.get(ours["number"])
         if call is None or ours["values"] != "ok" or call["tensors"] is None:
             continue
+        trees = (ours[side] for side in ("inputs", "outputs") if side in ours)
+        if any(leaf.get("unsupported") for tree in trees for leaf in tree["leaves"]):
+            continue  # that reader takes a later dtype for bytes
         try:
             found = independent_command.call_form(call)
         except Exception:

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, PlainValidator, SkipValidation, WithJsonSchema
 
 from calltape_analyzer.text import printable, shown_value
+from calltape_schema.bounds import MAX_INT_BYTES
 
 __all__ = ["MAX_ROWS", "PlainData", "Shown", "Sketch", "Text", "Texts", "json_text", "plain"]
 
@@ -132,7 +133,7 @@ Texts = Annotated[
 """Several texts. Thousands of models may share one long tuple, which validation would copy."""
 
 _MAX_NUMBER_BITS = 64
-_MAX_DECIMAL_BITS = 256
+_MAX_DECIMAL_BITS = 8 * MAX_INT_BYTES
 _MAX_TEXT = 4096
 
 
@@ -201,9 +202,9 @@ def plain(value: Any, most: int | None = None) -> Any:
     """A value as JSON has it.
 
     NaN, infinities, bytes and other objects become text, and lone surrogates their escapes. Ints of
-    more than 64 bits become text too, because many readers of JSON would round them; one of more
-    than 256 bits is described. A text that is longer than ``most`` characters (4,096 by default) is
-    cut: many places of a tape may share a long one.
+    more than 64 bits become text too, because many readers of JSON would round them; one that is
+    too wide for a tape is described. A text that is longer than ``most`` characters (4,096 by
+    default) is cut: many places of a tape may share a long one.
     """
     most = _MAX_TEXT if most is None else most
     if isinstance(value, Mapping):
@@ -215,7 +216,7 @@ def plain(value: Any, most: int | None = None) -> Any:
     if isinstance(value, int):
         if value.bit_length() <= _MAX_NUMBER_BITS:
             return value
-        # To write a very wide int in decimal takes quadratic time.
+        # To write an int in decimal takes quadratic time.
         return str(value) if value.bit_length() <= _MAX_DECIMAL_BITS else shown_value(value)
     if isinstance(value, float) and math.isfinite(value):
         return value
