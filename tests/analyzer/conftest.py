@@ -67,3 +67,17 @@ def _in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     sandbox = sys.modules.get("calltape_analyzer.exporting.session.sandbox")
     if sandbox is not None and not any(marks):
         monkeypatch.setattr(sandbox, "may_fork", lambda device: False)
+
+
+@pytest.fixture
+def of_rank(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes this process the rank of a job."""
+
+    import torch
+
+    def become(rank: int, ranks: int = 2) -> None:
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: ranks)
+
+    return become

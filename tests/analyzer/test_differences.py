@@ -11,8 +11,8 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.differences import Change, TapeDifference, diff
+from tests.analyzer.chats import CHATS, calls_of, record_chats
 from tests.analyzer.tapes import Recorded, write_tape
-from tests.analyzer.test_explanation import CHATS, calls_of, record_chats
 
 ZEROS = torch.zeros
 

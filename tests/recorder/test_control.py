@@ -16,35 +16,9 @@ import torch
 from calltape_recorder import First, Recorder, Stats, TapeError, record
 from calltape_recorder.control import ControlFile
 from calltape_recorder.keep.policies import FlightRecorder
+from tests.recorder.controlled import Fake
 from tests.recorder.models import Add
 from tests.recorder.processes import in_a_fork
-
-
-class Fake:
-    """Notes what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def pause(self) -> None:
-        self.told.append("pause")
-
-    def resume(self) -> None:
-        self.told.append("resume")
-
-    def set_rate(self, rate: float | None) -> None:
-        self.told.append(rate)
-
-    def seal(self) -> None:
-        self.told.append("seal")
-
-    def dump(self, reason: str) -> int:
-        self.told.append(f"dump {reason}")
-        return 1
-
-    def take(self) -> list[Any]:
-        told, self.told = self.told, []
-        return told
 
 
 class Desk:

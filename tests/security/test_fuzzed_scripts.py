@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.scripts import Fuzzing, main
 from tests.security.forging import commanding
-from tests.security.test_scripts import VULNERABLE
+from tests.security.vulnerable import VULNERABLE
 
 pytestmark = pytest.mark.integration
 

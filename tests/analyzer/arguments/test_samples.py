@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given as with_values
 from hypothesis import strategies as st
 
-from calltape_analyzer import Tape, TapeError, open_tape
+from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.arguments.new_tensors import made_up
 from calltape_analyzer.arguments.samples import (
     Sample,
@@ -26,25 +25,9 @@ from calltape_analyzer.observing.size_table import value_in
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.variants.merging import can_merge, merged
 from calltape_recorder import record
+from tests.analyzer.arguments.generating import Generating, ids, sample_at, single, step
 from tests.analyzer.observed import Given, Optional, given, sorter_of, tape_of, zeros
-from tests.analyzer.variants.test_splitting import WindowCache
-
-
-def single(directory: Path, calls: list[Given], **options: Any) -> tuple[Tape, Any]:
-    """A tape whose calls are one variant, and that."""
-    tape = tape_of(directory, calls, Optional(), **options)
-    (variant,) = tape.variants()
-    return tape, variant
-
-
-def sample_at(tape: Tape, variant: Any, row: int) -> Any:
-    call = tape.calls.at(variant.facts.rows.seen(row).first)
-    return sample_in(variant.facts, call, sorter_of(tape))
-
-
-def ids(*shape: int) -> torch.Tensor:
-    size = torch.Size(shape).numel()
-    return (torch.arange(size, dtype=torch.int64) % 7 + 3).reshape(shape)
+from tests.analyzer.variants.caches import WindowCache
 
 
 def decoding(past: int, new: int, batch: int) -> Given:
@@ -215,20 +198,6 @@ def test_a_sample_of_another_structure_is_refused(tmp_path: Path) -> None:
     one, _ = tape.variants()
     with pytest.raises(InferenceError, match="structure"):
         sample_in(one.facts, tape.calls[1], sorter_of(tape))
-
-
-class Generating(torch.nn.Module):
-    def forward(
-        self, input_ids: Any, attention_mask: Any = None, past_key_values: Any = None
-    ) -> torch.Tensor:
-        return torch.zeros(())
-
-
-def step(batch: int, new: int, past: int) -> Given:
-    cache = [(torch.rand(batch, 2, past, 4), torch.rand(batch, 2, past, 4)) for _ in range(2)]
-    kwargs: dict[str, Any] = {"past_key_values": cache} if past else {}
-    mask = torch.ones(batch, past + new, dtype=torch.int64)
-    return given(input_ids=ids(batch, new), attention_mask=mask, **kwargs)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 
 from calltape_analyzer.arguments.samples import resized
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
-from tests.analyzer.arguments.test_samples import sample_at, single
+from tests.analyzer.arguments.generating import sample_at, single
 from tests.analyzer.observed import Given, given, sorter_of
 
 

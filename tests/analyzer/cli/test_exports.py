@@ -16,10 +16,10 @@ from calltape_analyzer.cli.exports import print_attempts
 from calltape_analyzer.facts import Other
 from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_recorder import record
+from tests.analyzer.chats import CHATS, record_chats, toy_lm
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE, SOURCE
 from tests.analyzer.tapes import write_tape
-from tests.analyzer.test_explanation import CHATS, record_chats, toy_lm
 
 
 @pytest.mark.parametrize("name", ["classifier", "made", "Classifier", "Zoo.classifier"])
@@ -154,7 +154,7 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
 @pytest.mark.integration
 def test_a_language_model(folder: Path) -> None:
     tape, out_dir = record_chats(folder / "llm.tape", CHATS), folder / "llm"
-    model = ("--model", "tests.analyzer.test_explanation:toy_lm")
+    model = ("--model", "tests.analyzer.chats:toy_lm")
     assert run("replay", tape, *model).code == 0
     code, out, err = run("export", tape, *model)
     assert (code, err) == (0, ""), out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.cli.commands import run
-from tests.analyzer.minimising.test_minimising import recorded
+from tests.analyzer.minimising.summed import recorded
 
 CHECK = """
 import sys

@@ -13,9 +13,9 @@ from calltape_analyzer.cli.recordings import policy_text
 from calltape_analyzer.text import GOES_ON
 from calltape_recorder import First, FlightRecorder, record
 from calltape_schema.records import FlightPolicy, Policy
+from tests.analyzer.chats import record_chats, toy_lm
 from tests.analyzer.cli.commands import run, without_torch
-from tests.analyzer.reading.test_calls import ahead
-from tests.analyzer.test_explanation import record_chats, toy_lm
+from tests.analyzer.reading.ahead import ahead
 
 
 class Heads(torch.nn.Module):

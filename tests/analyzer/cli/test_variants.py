@@ -11,10 +11,10 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import record
+from tests.analyzer.chats import CHATS, calls_of, record_chats
 from tests.analyzer.cli.commands import AT_END, run, without_torch
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
-from tests.analyzer.test_explanation import CHATS, calls_of, record_chats
 
 VERBS = ("variants", "explain", "diff")
 

@@ -24,7 +24,7 @@ from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.errors import ExportError, InferenceError
 from calltape_analyzer.pytree.placeholder import Placeholder
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 
 CALLS = [call(t(n, 3)) for n in (4, 6)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, NoVariant, Programs, export
+from calltape_analyzer import ExportError, NoVariant, export
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.torch_fixes.constant_tensors import known_constants
@@ -17,36 +17,15 @@ from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
 from calltape_analyzer.programs.reasons import OfCall
 from calltape_analyzer.programs.rejections import ByTrace, OutOfRange
 from tests.analyzer.exported import (
-    Call,
     assert_as_module,
-    assert_same,
     call,
     export_with,
     made,
     taped,
 )
-from tests.analyzer.exporting.test_arguments import Model, t
-
-
-def never_wrong(programs: Programs, module: torch.nn.Module, calls: list[Call]) -> int:
-    """How many calls are served; each of them as the module would."""
-    served = 0
-    for args, kwargs in calls:
-        try:
-            got = programs(*args, **kwargs)
-        except NoVariant:
-            continue
-        assert_same(module(*args, **kwargs), got)
-        served += 1
-    return served
-
+from tests.analyzer.exporting.models import Branching, Grid, Model, Untraced, never_wrong, t
 
 # --- models that take different ways -------------------------------------------------------------
-
-
-class Branching(Model):
-    def forward(self, x):
-        return self.linear(x) if x.shape[0] <= 4 else self.linear(x).cumsum(0)
 
 
 def test_model_that_branches_on_a_size_becomes_several_programs(tmp_path: Path) -> None:
@@ -135,15 +114,6 @@ class Listed(Model):
 
     def forward(self, x):
         return self.linear(x) * len(str(x.stride(0) * 0 + x.numel()))
-
-
-class Untraced(Model):
-    """The size is read behind the tracer's back."""
-
-    def forward(self, x):
-        hint = x.shape[0]
-        hint = hint.node.hint if isinstance(hint, torch.SymInt) else hint
-        return self.linear(x) * hint
 
 
 class Periodic(Model):
@@ -274,15 +244,6 @@ def test_calls_that_raised_are_left_out_and_counted(tmp_path: Path) -> None:
 def only_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a model that no other way gives a program of."""
     monkeypatch.setattr(Exporter, "_ways_with_values", lambda *_: iter(()))
-
-
-class Grid(Model):
-    def forward(self, x, grid):
-        y = self.linear(x)
-        for times in grid.tolist():
-            for _ in range(times):
-                y = torch.tanh(y) + times
-        return y
 
 
 @pytest.mark.usefixtures("only_constants")

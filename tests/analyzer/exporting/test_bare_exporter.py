@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calltape_analyzer import export
 from tests.analyzer.exported import call, made, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.integration

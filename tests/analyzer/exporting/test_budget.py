@@ -16,7 +16,7 @@ from calltape_analyzer.exporting.session import budget as budgets
 from calltape_analyzer.exporting.session.budget import Budget, time_limit
 from calltape_analyzer.programs.reasons import TimeUp
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # the other method uses the alarm itself
 

@@ -17,7 +17,7 @@ from calltape_analyzer import ExportError, ExportOptions, NoVariant, export
 from calltape_analyzer.programs.reasons import StateNeeded
 from calltape_analyzer.programs.strategies import Strategy
 from tests.analyzer.exported import Call, assert_as_module, call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 
 SIZES = (4, 6, 5, 7)
 CALLS = [call(t(n, 3)) for n in SIZES]

@@ -12,7 +12,7 @@ from calltape_analyzer import ExportError, export
 from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Branching(Model):

@@ -17,8 +17,7 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
 from calltape_analyzer.programs.strategies import Sampled, Strategy
 from tests.analyzer.exported import call, made, taped
-from tests.analyzer.exporting.test_arguments import Model, t
-from tests.analyzer.exporting.test_probing import CACHED, Cached
+from tests.analyzer.exporting.models import CACHED, Cached, Model, t
 
 
 class Patches(Model):

@@ -11,7 +11,7 @@ from calltape_analyzer import ExportOptions, NoVariant, Programs, Tape, check, e
 from calltape_analyzer.exporting import program_search
 from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import Model
+from tests.analyzer.exporting.models import Model
 
 GRIDS = [[1, 2], [2, 2], [3, 2]]
 

@@ -16,8 +16,8 @@ from calltape_analyzer.model.calls import as_called
 from calltape_analyzer.observing.contexts import Context
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same
-from tests.analyzer.exporting.test_arguments import Model, t
-from tests.recorder.capture.test_contexts import default_dtype
+from tests.analyzer.exporting.models import Model, t
+from tests.recorder.contexts import default_dtype
 
 Entered = Callable[[], Any]
 no_grad, inference, gradients = torch.no_grad, torch.inference_mode, torch.enable_grad

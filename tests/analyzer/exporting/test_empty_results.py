@@ -10,7 +10,7 @@ import torch
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.programs.notes import EmptyAgrees
 from tests.analyzer.exported import assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 _FOUND, _NONE = torch.linspace(-1, 1, 12), -torch.ones(9)
 _CALLS = [call(_FOUND), call(_FOUND[2:]), call(torch.linspace(-3, 2, 14))]

@@ -19,7 +19,7 @@ from calltape_analyzer.exporting.torch_fixes.kept_assertions import (
 )
 from calltape_analyzer.exporting.torch_fixes.python_values import real_values
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
-from tests.analyzer.exporting.test_arguments import Model
+from tests.analyzer.exporting.models import Model
 
 
 class Branching(Model):

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensor
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.torch_fixes.hidden_tracing import unnoticed
 from tests.analyzer.exported import assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Masking(Model):

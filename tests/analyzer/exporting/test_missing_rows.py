@@ -8,7 +8,7 @@ import pytest
 
 from calltape_analyzer import NoVariant
 from tests.analyzer.exported import call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Square(Model):

@@ -12,7 +12,7 @@ import torch
 from calltape_analyzer import ExportError, NoVariant, export, open_tape
 from calltape_recorder import record
 from tests.analyzer.exported import call, made, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 def linear(seed: int) -> torch.nn.Module:

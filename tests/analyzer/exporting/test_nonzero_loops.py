@@ -12,7 +12,7 @@ from torch import nn
 from calltape_analyzer import NoVariant
 from calltape_analyzer.exporting.torch_fixes.nonzero_loops import LoopEvidence
 from tests.analyzer.exported import assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 _ITERATE = torch.Tensor.__iter__
 

@@ -16,7 +16,7 @@ from calltape_analyzer.exporting.onnx.assertions import checks_kept
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
 from tests.analyzer.exported import assert_as_module, call, made, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.integration

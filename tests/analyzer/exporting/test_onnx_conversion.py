@@ -12,9 +12,18 @@ from calltape_analyzer import ExportOptions, NoVariant, Programs, export, load_p
 from calltape_analyzer.programs.notes import Unwritten
 from calltape_analyzer.variants.variant_findings import findings_of
 from tests.analyzer.exported import assert_as_module, call, made, taped
-from tests.analyzer.exporting.test_arguments import ARGUMENTS, CLASSES, Model, Returns, t
-from tests.analyzer.exporting.test_attempts import Branching, Grid, Untraced, never_wrong
-from tests.analyzer.exporting.test_merging import STEPS, UNSEEN, Attending, ToyCache
+from tests.analyzer.exporting.attending import STEPS, UNSEEN, Attending, ToyCache
+from tests.analyzer.exporting.models import (
+    ARGUMENTS,
+    CLASSES,
+    Branching,
+    Grid,
+    Model,
+    Returns,
+    Untraced,
+    never_wrong,
+    t,
+)
 
 pytestmark = pytest.mark.integration
 pytest.importorskip("onnxruntime")

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from calltape_analyzer.exporting.torch_fixes.open_operators import OpenOperators
 from tests.analyzer.exported import Call, assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Sized(Model):

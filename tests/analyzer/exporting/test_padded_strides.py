@@ -18,7 +18,7 @@ from calltape_analyzer.exporting.torch_fixes.padded_strides import (
     without_remainders,
 )
 from tests.analyzer.exported import assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 _N = sympy.Symbol("n", integer=True, positive=True)
 

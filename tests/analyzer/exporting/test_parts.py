@@ -12,7 +12,7 @@ from calltape_analyzer import Programs, export, load_programs, open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 
 
 class Model(torch.nn.Module):

@@ -19,27 +19,9 @@ from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlo
 from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, export_with, taped
+from tests.analyzer.exporting.models import CACHED, Cached, Spy, of
 
 pytestmark = pytest.mark.usefixtures("runs_here")
-
-# What a model notes of itself is put back after each call.
-SEEN: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-
-
-class Spy(torch.nn.Module):
-    """Notes the elements and ints of all calls that compute, not of those that are traced."""
-
-    @property
-    def seen(self) -> list[tuple[int, tuple[int, ...]]]:
-        return SEEN.setdefault(id(self), [])
-
-    def note(self, *tensors: torch.Tensor, ints: tuple[int, ...] = ()) -> None:
-        if not any(isinstance(t, FakeTensor) or torch.compiler.is_exporting() for t in tensors):
-            self.seen.append((sum(t.numel() for t in tensors), ints))
-
-    @property
-    def largest(self) -> int:
-        return max(elements for elements, _ in self.seen)
 
 
 class Plain(Spy):
@@ -62,25 +44,9 @@ class Steps(Spy):
         return x.repeat(steps, 1)
 
 
-class Cached(Spy):
-    def forward(self, x: Any, mask: Any, past: Any = None) -> Any:
-        keys = x[..., None].expand(-1, -1, 16)
-        self.note(x, mask, *(() if past is None else (past,)))
-        keys = keys if past is None else torch.cat([past, keys], 1)
-        return keys * mask[..., None], keys
-
-
-def of(size: int, *more: int) -> torch.Tensor:
-    return torch.rand(size, *more)
-
-
 PLAIN = [call(of(n, 5)) for n in (2, 3, 7)]
 RELATED = [call(of(n, 3 * n), of(3 * n, n)) for n in (2, 3)]
 STEPS = [call(of(n, 3), k) for n, k in ((2, 3), (4, 5), (5, 9))]
-CACHED = [
-    call(of(2, 6), torch.ones(2, 6)), call(of(3, 4), torch.ones(3, 4)),
-    call(of(2, 1), torch.ones(2, 7), of(2, 6, 16)), call(of(3, 1), torch.ones(3, 5), of(3, 4, 16)),
-]  # fmt: skip
 
 
 def probed(folder: Path, module: Spy, calls: list[Call], **options: Any) -> tuple[int, Programs]:

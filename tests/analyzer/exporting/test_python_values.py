@@ -19,7 +19,7 @@ from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.torch_fixes.known_maxima import bounds
 from calltape_analyzer.exporting.torch_fixes.python_values import symbolic_numbers, symbolic_sizes
 from tests.analyzer.exported import assert_as_module, call, made, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Pooled(Model):

@@ -16,7 +16,7 @@ from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from tests.analyzer.exported import assert_same, call, export_with, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Sampler(Model):

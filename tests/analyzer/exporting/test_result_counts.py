@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.analyzer.exported import assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 vision = pytest.importorskip("torchvision")
 

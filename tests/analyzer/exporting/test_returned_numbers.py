@@ -12,7 +12,7 @@ import torch
 
 from calltape_analyzer import ExportError, NoVariant, export, load_programs
 from tests.analyzer.exported import Call, assert_same, call, made, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Returns(Model):

@@ -10,7 +10,7 @@ import pytest
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.torch_fixes.symbol_sets import SymbolicSet
 from tests.analyzer.exported import assert_as_module, call, made
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Square(Model):

@@ -14,7 +14,7 @@ from calltape_analyzer.programs.reasons import Untraceable, UntraceableKind
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import call, export_with, taped
-from tests.analyzer.exporting.test_arguments import Model
+from tests.analyzer.exporting.models import Model
 from tests.analyzer.nested import Attends, Scales, nested
 
 

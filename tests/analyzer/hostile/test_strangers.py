@@ -17,10 +17,9 @@ from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.limits import LEAST_BYTES
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
-from tests.analyzer.reading.forged import Forged, inputs_of
+from tests.analyzer.hostile.forged import ESCAPE, forged
+from tests.analyzer.reading.forged import Forged
 from tests.analyzer.tapes import Recorded, change_table, write_tape
-
-ESCAPE = "\x1b[31mred\u202e"
 
 
 class Passes(torch.nn.Module):
@@ -50,13 +49,6 @@ def refusal(question: Callable[[], Any]) -> TapeError | None:
     except TapeError as error:
         return error
     return None
-
-
-def forged(tmp_path: Path, *nodes: Any, leaves: int = 1, scalars: tuple[Any, ...] = ()) -> Path:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
-    made.set_root(inputs_of(*nodes), leaves=leaves, scalars=len(scalars))
-    made.inputs["scalars"] = list(scalars)
-    return made.write()
 
 
 def named(kind: str, type_name: str, *fields: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from calltape_analyzer.cli import app, output
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import alike
 from calltape_schema.tree import TensorNode, children_of, decode_structure
-from tests.analyzer.hostile.test_strangers import ESCAPE, forged
+from tests.analyzer.hostile.forged import ESCAPE, forged
 from tests.analyzer.reading.forged import Forged
 from tests.analyzer.tapes import write_tape
 from tests.raw_structures import raw_structure

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from calltape_analyzer import ExportError, export
 from tests.analyzer.exported import assert_same, call, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 class Storing(Model):

@@ -16,7 +16,7 @@ from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.programs.notes import ServesOnly, StateKept, StateLost
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 
 CALLS = [call(t(n, 3)) for n in (4, 6, 5)]
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calltape_analyzer import InputObserver, open_tape
-from tests.analyzer.observer.test_parity import QUESTIONS, same
+from tests.analyzer.observer.questions import QUESTIONS, same
 
 pytestmark = pytest.mark.integration
 

@@ -8,19 +8,11 @@ import pytest
 import torch
 
 from calltape_analyzer.observing.groups import SortedCall
-from tests.analyzer.observed import Anything, Given, Optional, given, sorter_of, tape_of, zeros
+from tests.analyzer.observed import Anything, Given, Optional, given, tape_of, zeros
 from tests.analyzer.observing.classes import OD, PairCache
+from tests.analyzer.observing.placed import placed
 
 np = pytest.importorskip("numpy")
-
-
-def placed(
-    directory: Path, *calls: Given, module: torch.nn.Module | None = None
-) -> list[SortedCall]:
-    """Recorded calls, sorted by one sorter."""
-    tape = tape_of(directory, calls, module or Optional())
-    sorter = sorter_of(tape)
-    return [sorter.sorted(call.record.inputs) for call in tape.calls]
 
 
 def places(found: SortedCall) -> list[str]:

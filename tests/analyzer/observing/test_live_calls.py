@@ -46,7 +46,7 @@ from tests.analyzer.observing.classes import (
     Unknown,
     Word,
 )
-from tests.analyzer.observing.test_layout import placed
+from tests.analyzer.observing.placed import placed
 
 np = pytest.importorskip("numpy")
 

@@ -23,10 +23,10 @@ from calltape_recorder import First, record
 from calltape_schema.bounds import MAX_SIZES
 from calltape_schema.inputs_table import Axis, Counts, InputsTable, Kind, Row
 from calltape_schema.tree import encode_structure
+from tests.analyzer.chats import toy_lm
 from tests.analyzer.cli.commands import run
 from tests.analyzer.observing.doubling import ZEROS, Doubling, doubled
 from tests.analyzer.tapes import change_table, write_tape
-from tests.analyzer.test_explanation import toy_lm
 
 
 def structure(leaves: int, ints: int, name: str = "x") -> bytes:

@@ -23,7 +23,8 @@ from calltape_analyzer import (
     open_tape,
 )
 from tests.analyzer.exported import made
-from tests.analyzer.programs.test_saving import MANIFEST
+
+MANIFEST = "manifest.json"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def traffic(saved: Path) -> Tape:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs of a merged model, with completions, constants and conditions."""
-    from tests.analyzer.exporting.test_merging import STEPS, Attending, ToyCache
+    from tests.analyzer.exporting.attending import STEPS, Attending, ToyCache
 
     folder = tmp_path_factory.mktemp("programs")
     made(folder, Attending(), STEPS, classes=[ToyCache]).save(folder / "saved")

@@ -30,19 +30,19 @@ from calltape_analyzer.facts import Other
 from calltape_analyzer.programs.reasons import UntriedSize
 from calltape_analyzer.writing import output_file
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
-from tests.analyzer.exporting.test_arguments import (
+from tests.analyzer.exporting.models import (
     ARGUMENTS,
     CLASSES,
     Batch,
+    Branching,
     Constants,
     OfBatch,
     Returns,
+    Untraced,
     t,
 )
-from tests.analyzer.exporting.test_attempts import Branching, Untraced
 
 MANIFEST = "manifest.json"
-
 
 FAST = ("a dict in any order of keys", "a cache", "members of *args", "an int", "an enum")
 

@@ -15,7 +15,7 @@ from calltape_analyzer import NoVariant, TapeError, check, export, load_programs
 from calltape_analyzer.programs.torch_model import demand_torch, write_numbers
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 
 @pytest.fixture

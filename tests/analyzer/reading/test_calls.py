@@ -14,8 +14,7 @@ import torch
 from calltape_analyzer import diff, merge_tapes, open_tape, replay
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
-from tests.analyzer.observing.doubling import ZEROS, Doubling
-from tests.analyzer.tapes import Recorded, write_tape
+from tests.analyzer.reading.ahead import ahead
 
 
 class Inner(torch.nn.Module):
@@ -101,19 +100,6 @@ def test_async_streams_and_coroutines(tmp_path: Path) -> None:
         assert tape[0].outputs == [torch.tensor([1.0]), torch.tensor([2.0])]
     with open_tape(tmp_path / "b.tape") as tape:
         assert tape[0].outputs == torch.tensor([2.0])
-
-
-def ahead(tmp_path: Path, *numbers: int) -> Path:
-    """A recording that was killed in a call."""
-    calls = [Recorded((ZEROS(2 + n, 4),), outputs=ZEROS(2 + n, 4), number=n) for n in range(3)]
-    write_tape(tmp_path / "a.tape", calls, target=Doubling(), sealed=False)
-    for file, number in enumerate(numbers):
-        call = Recorded(
-            (ZEROS(9, 4),), outputs_missing="under way", number=number, duration_ns=None
-        )
-        write_tape(tmp_path / f"a.ahead-{file}.tape", [call], target=Doubling(), sealed=False)
-    write_tape(tmp_path / "a.ahead-9.tape", [], target=Doubling(), sealed=False)
-    return tmp_path
 
 
 def test_a_call_under_way_is_a_call_of_the_tape(tmp_path: Path) -> None:

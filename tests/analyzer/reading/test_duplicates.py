@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from calltape_recorder import record
 from calltape_recorder.host.target import rank_now
 from calltape_schema.records import Segment as Place
 from tests.analyzer.cli.commands import run
+from tests.analyzer.reading.ranks import STEPS, Tokens, recorded, sizes
 from tests.analyzer.tapes import Recorded, write_tape
 
 
@@ -26,10 +26,6 @@ def calls(sizes: range | list[int], first: int = 0) -> list[Recorded]:
     return [
         Recorded(args=(torch.zeros(size, 3),), number=first + i) for i, size in enumerate(sizes)
     ]
-
-
-def sizes(tape: Tape) -> list[int]:
-    return [call.inputs.args[0].shape[0] for call in tape]
 
 
 def said(tape: Tape) -> list[tuple[str, str]]:
@@ -202,41 +198,6 @@ def test_files_of_different_models_are_refused_as_ever(original: Path) -> None:
     other = write_tape(original.with_name("y.tape"), calls([1]), target=relu)
     with pytest.raises(TapeError, match="different models"):
         open_tape([one, other])
-
-
-class Tokens(torch.nn.Module):
-    def forward(self, input_ids, positions=None):
-        return input_ids
-
-
-@pytest.fixture
-def of_rank(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes this process the rank of a job."""
-
-    def become(rank: int, ranks: int = 2) -> None:
-        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
-        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: ranks)
-
-    return become
-
-
-STEPS = (3, 14, 4, 4)
-
-
-def recorded(
-    path: Path, *, sizes: Sequence[int] = STEPS, first: int = 0, seals: bool = True, **options: Any
-) -> Path:
-    model = Tokens()
-    recorder = record(model, path, **options)
-    for size in sizes:
-        model(torch.arange(first, first + size), positions=torch.arange(size))
-    recorder.close() if seals else recorder.flush()
-    if not seals:
-        content = path.read_bytes()  # as if the process was killed now
-        recorder.close()
-        path.write_bytes(content)
-    return path
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

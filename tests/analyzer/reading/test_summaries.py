@@ -32,38 +32,10 @@ from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.scan import Scan
 from calltape_schema.tree import decode_leaves, encode_leaves
 from tests.analyzer.cli.commands import run
+from tests.analyzer.reading.summarised import Model, calls, some
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, change_end, change_table, write_tape
 from tests.sections import deflated, forged
-
-
-class Model(torch.nn.Module):
-    def forward(
-        self, x: Any, mask: Any = None, cache: Any = (), *, n: int = 1, mode: str = "mean"
-    ) -> Any:
-        return x
-
-
-@st.composite
-def calls(draw: st.DrawFn) -> list[Recorded]:
-    sizes = st.integers(1, 4)
-    made = []
-    for number in draw(st.lists(st.integers(0, 200), min_size=1, max_size=14, unique=True)):
-        batch, length = draw(sizes), draw(sizes)
-        kind = draw(st.sampled_from([torch.float32, torch.int64]))
-        x = torch.full((batch, length), draw(st.integers(0, 9)), dtype=kind)
-        kwargs: dict[str, Any] = {}
-        if draw(st.booleans()):
-            kwargs["mask"] = torch.ones(batch, length + draw(st.integers(0, 1)))
-        if draw(st.booleans()):
-            kwargs["cache"] = [torch.zeros(batch, 2, draw(sizes))]
-        if draw(st.booleans()):
-            kwargs["n"] = draw(st.integers(0, 3))
-        if draw(st.booleans()):
-            kwargs["mode"] = draw(st.sampled_from(["mean", "sum", "a prompt of a user"]))
-        error = ("builtins:ValueError", "no") if draw(st.integers(0, 5)) == 0 else None
-        made.append(Recorded((x,), kwargs, error=error, number=number))
-    return made
 
 
 def answers(tape: Tape) -> dict[str, Any]:
@@ -121,10 +93,6 @@ def test_any_split_into_files_says_the_same(
     with open_tape(folder) as quick, open_tape(folder, scan=True) as thorough:
         assert answers(quick) == answers(thorough)
         assert quick.damage == thorough.damage == []
-
-
-def some(count: int = 3) -> list[Recorded]:
-    return [Recorded((torch.zeros(2, 1 + i % 3),), {"n": i % 2}) for i in range(count)]
 
 
 def test_the_file_is_scanned_when_a_call_is_asked_for(

@@ -11,7 +11,7 @@ import torch
 from calltape_analyzer import Tape, TapeError, check, export, replay
 from calltape_analyzer.errors import UsageError
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 SIZES = (2, 3, 4, 6, 8, 10, 11)
 

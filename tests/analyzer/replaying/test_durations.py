@@ -11,7 +11,7 @@ import torch
 from calltape_analyzer import Tape, UsageError, replay
 from calltape_analyzer.comparison.judging import TimeBound
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 
 
 class Counting(torch.nn.Module):

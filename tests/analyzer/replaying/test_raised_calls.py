@@ -9,7 +9,7 @@ import torch
 
 from calltape_analyzer import Tape, UsageError, export, open_tape, replay
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 from tests.analyzer.tapes import Recorded, write_tape
 
 

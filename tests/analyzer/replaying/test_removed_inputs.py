@@ -13,7 +13,7 @@ import calltape_analyzer
 from calltape_analyzer import Tape, check, export, load_programs, replay
 from calltape_analyzer.errors import ExportError, NoVariant, UsageError
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 
 
 class Optional(torch.nn.Module):

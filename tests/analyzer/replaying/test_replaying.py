@@ -14,8 +14,8 @@ from calltape_analyzer import Tape, TapeError, Tolerances, export, open_tape, re
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.model.randomness import Generators
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import CLASSES, Batch, Model, OfBatch, t
-from tests.analyzer.exporting.test_merging import STEPS, Attending, ToyCache
+from tests.analyzer.exporting.attending import STEPS, Attending, ToyCache
+from tests.analyzer.exporting.models import CLASSES, Batch, Model, OfBatch, t
 
 
 class Masked(Model):

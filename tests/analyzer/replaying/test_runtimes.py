@@ -22,7 +22,7 @@ from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.rejections import OtherCall, OutOfRange
 from calltape_analyzer.programs.torch_model import TorchModel
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import Model, t
+from tests.analyzer.exporting.models import Model, t
 
 SIZES = (2, 3, 5, 8)
 

@@ -13,7 +13,7 @@ from calltape_analyzer.arguments.complete_inputs import complete_inputs
 from calltape_analyzer.limits import Limits
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
-from tests.analyzer.exporting.test_arguments import t
+from tests.analyzer.exporting.models import t
 from tests.analyzer.tapes import write_tape
 
 

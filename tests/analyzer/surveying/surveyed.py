@@ -8,7 +8,7 @@ from typing import Any
 from calltape_analyzer import survey
 from calltape_analyzer.surveying.survey import Loop
 from calltape_analyzer.surveying.target_survey import TargetSurvey
-from tests.analyzer.reading.test_summaries import Model, some
+from tests.analyzer.reading.summarised import Model, some
 from tests.analyzer.tapes import write_tape
 
 __all__ = ["fleet", "of", "tape_of", "written"]

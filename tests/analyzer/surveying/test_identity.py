@@ -23,8 +23,8 @@ from calltape_schema.bounds import MAX_PARTS
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Segment, Source, joined_parts
 from tests.analyzer.cli.commands import run
-from tests.analyzer.reading.test_calls import ahead
-from tests.analyzer.reading.test_summaries import Model, some
+from tests.analyzer.reading.ahead import ahead
+from tests.analyzer.reading.summarised import Model, some
 from tests.analyzer.surveying.surveyed import of, tape_of, written
 from tests.analyzer.tapes import write_tape
 

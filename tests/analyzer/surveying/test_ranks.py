@@ -10,10 +10,8 @@ import pytest
 
 from calltape_analyzer import open_tape
 from tests.analyzer.cli.commands import run
-from tests.analyzer.reading.test_duplicates import STEPS, of_rank, recorded
+from tests.analyzer.reading.ranks import STEPS, recorded
 from tests.analyzer.surveying.surveyed import of
-
-__all__ = ["of_rank"]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from calltape_analyzer import diff, open_tape, survey
 from calltape_analyzer.surveying.survey import Loop
 from calltape_schema.records import Segment
-from tests.analyzer.reading.test_summaries import Model, calls
+from tests.analyzer.reading.summarised import Model, calls
 from tests.analyzer.surveying.surveyed import written
 from tests.analyzer.tapes import Recorded, write_tape
 

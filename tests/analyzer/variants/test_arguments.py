@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.export import Dim
 
 from calltape_analyzer import register_flattening_functions
-from tests.analyzer.arguments.test_samples import Generating, step
+from tests.analyzer.arguments.generating import Generating, step
 from tests.analyzer.observed import (
     Given,
     Optional,
@@ -24,8 +24,8 @@ from tests.analyzer.observed import (
     tape_of,
     zeros,
 )
+from tests.analyzer.variants.caches import WindowCache
 from tests.analyzer.variants.named import named, reasons
-from tests.analyzer.variants.test_splitting import WindowCache
 
 
 def test_arguments_are_fit_for_tracing_and_relations_hold(tmp_path: Path) -> None:

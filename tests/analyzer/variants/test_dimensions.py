@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer.observing.size_table import Column
-from tests.analyzer.arguments.test_samples import Generating, step
+from tests.analyzer.arguments.generating import Generating, step
 from tests.analyzer.observed import (
     Anything,
     Optional,

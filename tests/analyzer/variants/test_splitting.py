@@ -12,6 +12,7 @@ from calltape_analyzer import Tape
 from calltape_analyzer.variants.facts import counting_ints_of
 from calltape_analyzer.variants.splitting import Split, splits_of
 from tests.analyzer.observed import Given, Optional, given, tape_of, zeros
+from tests.analyzer.variants.caches import WindowCache
 
 
 def splits(directory: Path, *calls: Given) -> list[Split]:
@@ -115,14 +116,6 @@ def test_a_total_of_one_is_explained_by_the_sum_that_it_is(tmp_path: Path) -> No
 def test_an_axis_that_is_0_too_is_a_length(tmp_path: Path) -> None:
     (split,) = splits(tmp_path, pair((4,), (4,)), pair((5,), (1,)), pair((0,), (0,)))
     assert split.conditions == ()
-
-
-class WindowCache:
-    """A cache with the counter that transformers' sliding layers have."""
-
-    def __init__(self, seen: int, window: int, batch: int = 2) -> None:
-        self.keys = zeros(batch, 2, min(seen, window), 4)
-        self.cumulative_length = seen
 
 
 def test_a_full_window_is_another_program(tmp_path: Path) -> None:

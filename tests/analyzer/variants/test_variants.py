@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape
-from tests.analyzer.arguments.test_samples import Generating, step
+from tests.analyzer.arguments.generating import Generating, step
 from tests.analyzer.observed import (
     Given,
     Optional,

@@ -13,22 +13,13 @@ import torch
 from calltape_recorder import PerStructure, record
 from calltape_recorder.capture import contexts
 from calltape_schema.tree import CallContext
+from tests.recorder.contexts import default_dtype
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
 
 
 def autocast(dtype: torch.dtype) -> Any:
     return torch.autocast("cpu", dtype=dtype)
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager

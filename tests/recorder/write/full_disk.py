@@ -19,7 +19,7 @@ from calltape_recorder import Recorder, record
 from calltape_recorder.write import writer
 from tests.recorder.calls import appearance_of
 from tests.recorder.models import Identity
-from tests.recorder.write.test_chaos_disk import OPTIONS, check_accounts, check_ends, tapes_in
+from tests.recorder.write.accounts import OPTIONS, check_accounts, check_ends, tapes_in
 
 ROUNDS = 3
 SIZE = 1024 * 1024

@@ -22,23 +22,21 @@ from calltape_recorder.write import disk_file
 from tests.recorder import disks
 from tests.recorder.calls import appearance_of
 from tests.recorder.models import Identity
-from tests.recorder.reading import ReadTape, read
 from tests.recorder.waiting import in_threads
+from tests.recorder.write.accounts import (
+    OPTIONS,
+    check_accounts,
+    check_ends,
+    open_files,
+    tapes_in,
+    tensor_of,
+)
 
 pytestmark = pytest.mark.chaos
 
 ROOT = Path(__file__).parents[3]
-KIB = 1024
 CALLS = 20  # the last but two is large, and written alone
 ONCE, FOR_GOOD, CUT_SHORT, UNCUT = "once", "for good", "cut short", "cut short, and not cut"
-OPTIONS: dict[str, dict[str, Any]] = {
-    "one file": {},
-    "segments": {"segment_bytes": 30 * KIB},
-    "oldest deleted": {
-        "segment_bytes": 30 * KIB, "max_disk_bytes": 160 * KIB, "when_full": "delete_oldest",
-    },
-    "write-ahead": {"write_ahead": True},
-}  # fmt: skip
 
 
 class Disk:
@@ -86,10 +84,6 @@ class Disk:
         return True
 
 
-def tensor_of(number: int) -> torch.Tensor:
-    return torch.full((3000 if number % 4 == 1 else 50,), float(number))
-
-
 def serve(recorder: Recorder, model: torch.nn.Module, first: int, calls: int) -> None:
     """Calls, one write for each or a few; what comes out is what went in."""
     for number in range(first, first + calls):
@@ -100,46 +94,11 @@ def serve(recorder: Recorder, model: torch.nn.Module, first: int, calls: int) ->
             assert recorder.flush()
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-
-
-def check_accounts(stats: Stats, tapes: list[ReadTape]) -> None:
-    """Every call seen is kept, and reads back, or stands among those dropped."""
-    assert stats.seen == stats.kept + sum(stats.dropped.values())
-    assert (stats.queued, stats.queued_bytes) == (0, 0)
-    numbers = [number for tape in tapes for number in tape.numbers]
-    assert len(numbers) == len(set(numbers)) == stats.kept
-    for tape in tapes:
-        for call in tape.calls:
-            for tensor in (call.input(0), call.output(0)):
-                assert torch.equal(tensor, tensor_of(call.record.call))
-
-
 def check_warnings(caplog: pytest.LogCaptureFixture) -> None:
     """One line per kind of trouble, and nothing louder."""
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == len(set(said)) == len(caplog.records)
     assert all(record.levelno == logging.WARNING for record in caplog.records)
-
-
-def check_ends(stats: Stats, tapes: list[ReadTape]) -> None:
-    """Sealed tapes tell of every call, and their tables count the kept ones and no others twice."""
-    coverage = [tape.end.coverage for tape in tapes if tape.end is not None]
-    assert len(coverage) == len(tapes)
-    assert sum(part.seen for part in coverage) == stats.seen
-    assert sum(part.kept for part in coverage) == stats.kept
-    dropped: Counter[str] = Counter()
-    for part in coverage:
-        dropped.update(part.dropped)
-    assert dropped == Counter(stats.dropped)
-    counted = [tape.table.totals() for tape in tapes]
-    assert [totals.kept for totals in counted] == [len(tape.numbers) for tape in tapes]
-    assert sum(totals.seen for totals in counted) <= stats.seen
-
-
-def tapes_in(folder: Path) -> list[ReadTape]:
-    return [read(path) for path in sorted(folder.glob("*.tape")) if ".ahead" not in path.name]
 
 
 def sizes_in(folder: Path) -> int:

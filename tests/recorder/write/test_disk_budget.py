@@ -20,8 +20,8 @@ from calltape_schema.end import End
 from calltape_schema.inputs_table import InputsTable
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
-from tests.recorder.write.test_chaos_disk import open_files
-from tests.recorder.write.test_segments import KIB, adds_up, block, call, size_on_disk, tapes
+from tests.recorder.write.accounts import open_files
+from tests.recorder.write.segmented import KIB, adds_up, block, call, size_on_disk, tapes
 
 DELETES: dict[str, Any] = {"when_full": "delete_oldest", "outputs": False}
 

@@ -16,9 +16,9 @@ from calltape_recorder import First, FlightRecorder, TapeError, control, record
 from calltape_recorder.control import ControlFile
 from calltape_recorder.launch.launcher import prepare
 from calltape_recorder.options import parse_options
+from tests.recorder.controlled import Fake
 from tests.recorder.models import Identity
 from tests.recorder.processes import in_a_fork
-from tests.recorder.test_control import Fake
 from tests.recorder.waiting import looked
 
 ROWS = torch.ones(3)

@@ -14,7 +14,7 @@ from calltape_recorder import Novelty, Recorder, TapeError, record
 from calltape_recorder.options import parse_options
 from tests.recorder.models import Identity
 from tests.recorder.waiting import Clock, looked, until
-from tests.recorder.write.test_segments import KIB, adds_up, block, call, tapes
+from tests.recorder.write.segmented import KIB, adds_up, block, call, tapes
 
 
 def test_files_that_are_old_are_deleted_and_counted(

@@ -14,63 +14,13 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.bounds import LEAST_DISK_BYTES
-from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.write import disk_file
 from tests.recorder import disks
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 from tests.recorder.waiting import looked
-from tests.recorder.write.test_chaos_disk import open_files
-
-KIB = 1024
-
-
-def block(value: float = 0.0, kib: int = 10) -> torch.Tensor:
-    return torch.full((kib * KIB // 4,), value)
-
-
-def call(recorder: Recorder, model: Any, count: int, start: int = 0) -> None:
-    """Calls one by one: what is written together is in one segment."""
-    for n in range(start, start + count):
-        model(block(float(n)))
-        assert recorder.flush()
-
-
-def tapes(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.tape"))
-
-
-def size_on_disk(folder: Path) -> int:
-    return sum(path.stat().st_size for path in tapes(folder))
-
-
-def adds_up(stats: Stats, folder: Path) -> None:
-    """Every call seen stands on a tape or among those dropped, in the files and in the stats."""
-    found = [read(path) for path in tapes(folder)]
-    coverage = [tape.end.coverage for tape in found if tape.end is not None]
-    assert len(coverage) == len(found)
-    assert sum(c.seen for c in coverage) == stats.seen
-    assert sum(c.kept for c in coverage) == stats.kept == sum(len(t.numbers) for t in found)
-    dropped: dict[str, int] = {}
-    for part in coverage:
-        for reason, calls in part.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + calls
-    assert dropped == stats.dropped
-    for tape in found:
-        assert not tape.damage
-        assert tape.table.totals().kept == len(tape.numbers)
-    counted = sum(tape.table.totals().seen for tape in found)
-    # Nothing is known of the inputs of calls that are only counted, or ended with the recording.
-    unknown = [
-        "paused",
-        "max_calls",
-        "max_seconds",
-        "max_share",
-        "tracing",
-        "interrupted",
-        "unfinished",
-    ]
-    assert stats.seen - sum(dropped.get(reason, 0) for reason in unknown) <= counted <= stats.seen
+from tests.recorder.write.accounts import open_files
+from tests.recorder.write.segmented import KIB, adds_up, block, call, size_on_disk, tapes
 
 
 def test_a_file_after_the_other_by_size(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""What a folder of tapes says of a disk that fails."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calltape_recorder.keep.ledger import Stats
+from tests.recorder.reading import ReadTape, read
+
+KIB = 1024
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one file": {},
+    "segments": {"segment_bytes": 30 * KIB},
+    "oldest deleted": {
+        "segment_bytes": 30 * KIB, "max_disk_bytes": 160 * KIB, "when_full": "delete_oldest",
+    },
+    "write-ahead": {"write_ahead": True},
+}  # fmt: skip
+
+
+def tensor_of(number: int) -> torch.Tensor:
+    return torch.full((3000 if number % 4 == 1 else 50,), float(number))
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+def check_accounts(stats: Stats, tapes: list[ReadTape]) -> None:
+    """Every call seen is kept, and reads back, or stands among those dropped."""
+    assert stats.seen == stats.kept + sum(stats.dropped.values())
+    assert (stats.queued, stats.queued_bytes) == (0, 0)
+    numbers = [number for tape in tapes for number in tape.numbers]
+    assert len(numbers) == len(set(numbers)) == stats.kept
+    for tape in tapes:
+        for call in tape.calls:
+            for tensor in (call.input(0), call.output(0)):
+                assert torch.equal(tensor, tensor_of(call.record.call))
+
+
+def check_ends(stats: Stats, tapes: list[ReadTape]) -> None:
+    """Sealed tapes tell of every call, and their tables count the kept ones and no others twice."""
+    coverage = [tape.end.coverage for tape in tapes if tape.end is not None]
+    assert len(coverage) == len(tapes)
+    assert sum(part.seen for part in coverage) == stats.seen
+    assert sum(part.kept for part in coverage) == stats.kept
+    dropped: Counter[str] = Counter()
+    for part in coverage:
+        dropped.update(part.dropped)
+    assert dropped == Counter(stats.dropped)
+    counted = [tape.table.totals() for tape in tapes]
+    assert [totals.kept for totals in counted] == [len(tape.numbers) for tape in tapes]
+    assert sum(totals.seen for totals in counted) <= stats.seen
+
+
+def tapes_in(folder: Path) -> list[ReadTape]:
+    return [read(path) for path in sorted(folder.glob("*.tape")) if ".ahead" not in path.name]
