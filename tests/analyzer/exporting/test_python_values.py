@@ -140,6 +140,19 @@ def test_padding_to_whole_strides_is_for_any_size(tmp_path: Path) -> None:
     assert len(programs.attempts) == 1
 
 
+class PaddedInFloats(Model):
+    """Pads to whole strides as torchvision's detectors do, and pools."""
+
+    def forward(self, x):
+        size = int(math.ceil(float(x.shape[1] // 4) / 32.0) * 32.0)
+        return torch.nn.functional.max_pool1d(x.new_ones(2, size), 3, 2, 1)
+
+
+def test_a_size_that_is_rounded_as_a_float_stays_open(tmp_path: Path) -> None:
+    calls = [call(t(2, n)) for n in (40, 64, 90)]
+    assert len(made(tmp_path, PaddedInFloats(), calls, [call(t(2, 300))])) == 1
+
+
 def test_the_larger_of_two_sizes_is_told_where_it_is_so_for_every_size() -> None:
     n, m = (sympy.Symbol(name, integer=True, positive=True) for name in "nm")
     up, deep = FloorDiv(n + 1, 2), FloorDiv(FloorDiv(n + 1, 2) + 2, 3)

@@ -2,7 +2,8 @@
 
 A detector pads a picture to a multiple of 32: ``int(math.ceil(float(height) / 32.0) * 32.0)``.
 torch looks for the least value of that, gets the float 0.0 where an int belongs, and cannot compare
-what comes of it (torch 2.15: ``TruncToInt`` of a whole float is that float). Here it is the int.
+what comes of it (torch 2.15: ``TruncToInt`` of 0.0, which has ``is_integer``, is 0.0). Here it is
+the int.
 """
 
 from __future__ import annotations
