@@ -68,7 +68,8 @@ def sizes(path: Path, tape: Any) -> None:
             counted = sum(seen.calls for seen in symbol.sizes)
             if symbol.distinct <= 64 and counted > len(variant):
                 raise WrongAnswerError(f"{symbol.name}: {counted} calls of {len(variant)}")
-            is_size = any("[" in place for place in symbol.dimensions)
+            axes = (axis for one in variant.findings.tensors for axis in one.dimensions)
+            is_size = any(axis.symbol == symbol.name for axis in axes)
             unseen = [seen.size for seen in symbol.sizes if seen.size not in recorded]
             if is_size and unseen:
                 raise WrongAnswerError(f"{symbol.name}: no call had {unseen[0]}")
@@ -170,9 +171,8 @@ def independent(path: Path, tape: Any) -> None:
         call = theirs.get(ours["number"])
         if call is None or ours["values"] != "ok" or call["tensors"] is None:
             continue
-        trees = (ours[side] for side in ("inputs", "outputs") if side in ours)
-        if any(leaf.get("unsupported") for tree in trees for leaf in tree["leaves"]):
-            continue  # that reader takes a later dtype for bytes
+        if "unsupported" in json.dumps(ours):
+            continue  # it knows nothing of later versions
         try:
             found = independent_command.call_form(call)
         except Exception:
