@@ -36,12 +36,12 @@ from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.session import Outcome, Session
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.strategies.tracing import WAYS, Narrow, Traced, Way
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
 from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
 from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
+from calltape_analyzer.exporting.tracing import WAYS, Narrow, Traced, Way
 from calltape_analyzer.facts import Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.model.calls import as_called

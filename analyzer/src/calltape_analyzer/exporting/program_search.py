@@ -30,7 +30,7 @@ from calltape_analyzer.exporting.session.model_differences import (
     unlike_recorded,
 )
 from calltape_analyzer.exporting.session.session import Outcome
-from calltape_analyzer.exporting.strategies.value_parts import (
+from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
     int_value_parts,
     part_of_value,

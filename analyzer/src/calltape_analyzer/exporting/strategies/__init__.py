@@ -1,1 +1,0 @@
-"""How a variant, or a part of it, is traced."""
