@@ -17,7 +17,15 @@ from benchmarks.report import Question, Row
 from benchmarks.rounds import Samples, measure, measure_paced
 from calltape_recorder import Rate, Recorder
 
-__all__ = ["CALLTAPE", "EMPTY", "add_contenders", "decode_contenders", "rows", "rows_of"]
+__all__ = [
+    "CALLTAPE",
+    "CONTENDERS",
+    "EMPTY",
+    "add_contenders",
+    "decode_contenders",
+    "rows",
+    "rows_of",
+]
 
 NO_RECORDER, CALLTAPE, CLONES, PEER = (
     "no recorder",
@@ -26,7 +34,7 @@ NO_RECORDER, CALLTAPE, CLONES, PEER = (
     "InputObserver",
 )
 SHAPES, SKIPPED, EMPTY = "shapes only", "not kept", "an empty forward hook"
-_ALL = (NO_RECORDER, CALLTAPE, CLONES, PEER, SHAPES, SKIPPED, EMPTY)
+CONTENDERS = (NO_RECORDER, CALLTAPE, CLONES, PEER, SHAPES, SKIPPED, EMPTY)
 
 
 def _peer() -> Any:
@@ -72,7 +80,7 @@ def add_contenders(
     calls: int, stack: contextlib.ExitStack, shape: Sequence[int] = (4, 8), device: str = "cpu"
 ) -> dict[str, Callable[[], object]]:
     """An addition, for each contender."""
-    twins: dict[str, torch.nn.Module] = {name: Add() for name in _ALL}
+    twins: dict[str, torch.nn.Module] = {name: Add() for name in CONTENDERS}
     stack.enter_context(_attached(twins, calls))
     x, y = torch.randn(*shape, device=device), torch.randn(*shape, device=device)
     runs: dict[str, Callable[..., object]] = {**twins, CLONES: _clone_around(twins[CLONES])}
@@ -88,7 +96,7 @@ def decode_contenders(
     step = DecodeStep(device)
     # The peer needs a registration to see into a cache; calltape does not care.
     register_cache_pytrees_for_model(step.module)
-    twins = {name: step.twin() for name in _ALL}
+    twins = {name: step.twin() for name in CONTENDERS}
     stack.enter_context(_attached(twins, calls))
     box: list[dict[str, Any]] = [{}]
 

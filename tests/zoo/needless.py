@@ -3,11 +3,9 @@ it from the call is left out."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
-
-import torch
-from torch.utils import _pytree as pytree
 
 from calltape_analyzer.arguments.samples import LiveCall, Sample, in_variant
 from calltape_analyzer.programs.program import Program
@@ -59,11 +57,7 @@ def _unguarded(program: Program, sample: Sample) -> list[Any]:
     Raises:
         Exception: whatever torch raises.
     """
-    model: Any = program.model
-    module = model.exported.module(check_guards=False)
-    module._forward_pre_hooks.clear()
-    args, kwargs = pytree.tree_unflatten(
-        model._flat(program.inputs(sample)), model.exported.call_spec.in_spec
-    )
-    returned = pytree.tree_leaves(module(*args, **kwargs))
-    return [leaf for leaf in returned if isinstance(leaf, torch.Tensor | int | float)]
+    model: Any = copy.copy(program.model)
+    model.module = model.exported.module(check_guards=False)
+    model.module._forward_pre_hooks.clear()
+    return model.run(program.inputs(sample))

@@ -120,12 +120,13 @@ class Variant(ProgramSource, Shown):
 
     Attributes:
         facts: the evidence.
+        sorter: sorts calls as those of the tape were sorted.
     """
 
     def __init__(self, tape: CallSource, found: FoundVariant) -> None:
         self._tape = tape
         self._found = found
-        self._sorter = found.sorter
+        self.sorter = found.sorter
         self.facts = found.facts
 
     @property
@@ -164,7 +165,7 @@ class Variant(ProgramSource, Shown):
         did."""
         found: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
-            if self.facts.has(self._sorter.sorted(call.record.inputs)):
+            if self.facts.has(self.sorter.sorted(call.record.inputs)):
                 found[has_raised(call)].append(call)
         returned, raised = found[False], found[True]
         return raised if raised_are_evidence(len(returned)) else returned
@@ -181,7 +182,7 @@ class Variant(ProgramSource, Shown):
         """
         from calltape_analyzer.arguments.samples import LiveCall
 
-        return self._accepts(LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed)
+        return self._accepts(LiveCall(tuple(args), dict(kwargs or {}), self.sorter).placed)
 
     def _accepts(self, placed: SortedCall) -> Acceptance:
         row = self.facts.row_in(placed.key, placed.row)
@@ -204,7 +205,7 @@ class Variant(ProgramSource, Shown):
         return found if address is None else found.model_copy(update={"address": address})
 
     def _signature(self) -> Signature:
-        return self._sorter.signature
+        return self.sorter.signature
 
     def _dynamic_shapes(
         self, declared: BatchFor, names: DimNames, dim: DimKind | None
@@ -233,7 +234,7 @@ class Variant(ProgramSource, Shown):
         # The first call of a merged variant may lack what the others have.
         first = facts.group.first if facts.completions else facts.rows.first
         tree = self._tape.calls.inputs_at(first)
-        return nested_shapes(tree, facts, self._sorter, self._tape.class_index, shown)
+        return nested_shapes(tree, facts, self.sorter, self._tape.class_index, shown)
 
     def _named_shapes(
         self, declared: BatchFor, shown: Callable[[str, Column], Any]
@@ -270,7 +271,7 @@ class Variant(ProgramSource, Shown):
         layout = facts.group.layout
         position = self._positions(facts)
         given = names if isinstance(names, Mapping) else {}
-        known: set[Key] = {*self._sorter.signature.names, *layout.arguments, *position.values()}
+        known: set[Key] = {*self.sorter.signature.names, *layout.arguments, *position.values()}
         check_dim_names(names, known)
         found: dict[Column, str] = {}
         for symbol in facts.symbols:
@@ -291,7 +292,7 @@ class Variant(ProgramSource, Shown):
         return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
 
     def _declared(self, declared: BatchFor) -> VariantFacts:
-        signature = self._sorter.signature
+        signature = self.sorter.signature
         layout = self.facts.group.layout
         # What another variant has as **kwargs is not known here.
         known = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
@@ -322,9 +323,9 @@ class Variant(ProgramSource, Shown):
         own = set(self.facts.group.rows) if self._found.united else None
         sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.united else 0]
         call = self._tape.calls.at(self.facts.rows.seen(sizing.row).first)
-        sample = sample_in(self.facts, call, self._sorter, device)
+        sample = sample_in(self.facts, call, self.sorter, device)
         if sizing.resized:
-            rules = value_rules(self.facts, self._tape.calls.at, self._sorter)
+            rules = value_rules(self.facts, self._tape.calls.at, self.sorter)
             sample = resized(sample, self.facts, sizing.row, sizing.values, rules)
         return self._built(sample if layout == "recorded" else sample.contiguous(), device)
 
@@ -337,13 +338,13 @@ class Variant(ProgramSource, Shown):
         """
         from calltape_analyzer.arguments.samples import sample_in
 
-        sample = sample_in(self.facts, call, self._sorter, device)
+        sample = sample_in(self.facts, call, self.sorter, device)
         return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
         from calltape_analyzer.arguments.plan import Plan, as_passed, checked
 
-        plan = Plan.of(self.facts, sample, self._sorter.signature)
+        plan = Plan.of(self.facts, sample, self.sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
         checked(arguments, plan.signature)
         return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
@@ -369,7 +370,7 @@ class Variant(ProgramSource, Shown):
             )
         args = given if isinstance(given, tuple) else ()
         kwargs = {} if isinstance(given, tuple) else dict(given)
-        signature, layout = self._sorter.signature, self.facts.group.layout
+        signature, layout = self.sorter.signature, self.facts.group.layout
         known = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
         filled = {place.argument for place in layout.tensors}
         if any(name not in known and name not in filled for name in layout.arguments):
@@ -378,7 +379,7 @@ class Variant(ProgramSource, Shown):
             for name, value in (named | recorded.kwargs).items():
                 if name not in known and name not in filled:
                     kwargs[name] = value
-        live = LiveCall(args, kwargs, self._sorter)
+        live = LiveCall(args, kwargs, self.sorter)
         accepted = self._accepts(live.placed)
         if not accepted:
             raise UsageError(
@@ -443,7 +444,7 @@ def united(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
     Raises:
         InferenceError: they differ in something else.
     """
-    sorter = variants[0]._sorter
+    sorter = variants[0].sorter
     groups: dict[int, list[VariantFacts]] = {}
     for variant in variants:
         groups.setdefault(id(variant.facts.group), []).append(variant.facts)

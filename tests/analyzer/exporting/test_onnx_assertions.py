@@ -11,9 +11,11 @@ from torch import Tensor
 
 from calltape_analyzer import export, load_programs
 from calltape_analyzer.arguments.samples import LiveCall
+from calltape_analyzer.arguments.sizings import Sizing, values_at
+from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.onnx.assertions import checks_kept
-from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.models import Model, t
@@ -59,18 +61,17 @@ def test_a_result_that_may_not_be_empty_is_checked(tmp_path: Path) -> None:
 
 
 class Halves(torch.nn.Module):
-    """Takes the first half of as many rows as a mask says: at least two."""
+    """Adds up the rows that a mask chooses, or all if it chooses fewer than two."""
 
     def forward(self, x: Any, mask: Any) -> Any:
-        count = int(mask.sum())
-        torch._check(count >= 2)
-        torch._check(count <= x.shape[0])
-        return x[:count].sum(0), x.new_zeros(count - 2)
+        found = x[mask]
+        if found.shape[0] < 2:
+            return x.sum(0), x.new_zeros(0)
+        return found.sum(0), x.new_zeros(found.shape[0] - 2)
 
 
-@pytest.mark.parametrize("marked", [3, 0])
 def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
-    tmp_path: Path, marked: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of(rows: int, ones: int) -> Any:
         return call(torch.ones(rows, 4), torch.arange(rows) < ones)
@@ -79,16 +80,16 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
     tape = taped(tmp_path, module, [of(5, 3), of(6, 4), of(7, 2)])
     programs = export(tape, module, to="onnx")
     (program,) = programs.values()
-    session = programs._reference
-    assert isinstance(session, Session)
-    runs = UnseenRuns(session, program)
-    args, _ = of(5, marked)
-    sample = LiveCall(args, {}, programs.sorter).sample
-    found = runs._why_rejected(sample)
-    assert (found is None) == (marked == 3)
-    if found is not None:
-        assert found.is_condition
-        assert "a number that the values tell is at least 2" in str(found.why)
+    runner = ModelRuns.of(tape, module, Tolerances())
+    runs = UnseenRuns(runner, program)
+    for marked in (3, 0):
+        sample = LiveCall(of(5, marked)[0], {}, programs.sorter).sample
+        monkeypatch.setattr(runner, "sample", lambda *_, sample=sample, **__: sample)
+        ran = runs.answer((Sizing(0, values_at(program.variant, 0), False), True), lambda _: None)
+        assert (ran.failed is None) == (marked == 3)
+    assert ran.failed is not None
+    assert ran.failed.is_condition
+    assert "a number that the values tell is at least 2" in str(ran.failed.why)
 
 
 class ChecksInABranch(torch.nn.Module):

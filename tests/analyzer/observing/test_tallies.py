@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections import Counter
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,16 +130,27 @@ def test_a_merged_estimate_counts_what_both_have_seen_once() -> None:
     assert len(merged) == 256
 
 
+@dataclass(frozen=True)
+class Value:
+    number: int
+
+
 def test_memory_stays_within_twice_the_limit() -> None:
-    tally: Tally[int] = Tally(50)
-    for value in range(5000):
-        tally.add(value, Seen(1, CallRef(b"a", value)))
-        assert len(tally._seen) <= 100
-    parts = [tally_of([(v * 7 + k, 1, b"a", v) for v in range(500)], 50) for k in range(7)]
-    merged = parts[0]
-    for part in parts[1:]:
-        merged = merged.merge(part)
-        assert len(merged._seen) <= 100
+    alive: weakref.WeakSet[Value] = weakref.WeakSet()
+
+    def part(first: int) -> Tally[Value]:
+        tally: Tally[Value] = Tally(50)
+        for number in range(first, first + 500):
+            value = Value(number)
+            alive.add(value)
+            tally.add(value, Seen(1, CallRef(b"a", number)))
+            assert len(alive) <= 201  # twice the limit in each tally, and this one
+        return tally
+
+    merged: Tally[Value] = Tally(50)
+    for first in range(0, 3500, 500):
+        merged = merged.merge(part(first))
+        assert len(alive) <= 100
 
 
 def test_items_stand_in_the_order_of_their_first_call() -> None:

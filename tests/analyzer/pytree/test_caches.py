@@ -126,7 +126,7 @@ def test_a_model_that_changes_it_hands_it_back(taught: Any) -> None:
 
 def test_its_flags_are_no_values_of_a_result(taught: Any) -> None:
     made = taught(5)
-    made._mark, made.is_full, made.offset = 1, True, 7
+    vars(made).update(_mark=1, is_full=True, offset=7)
     described = describe_result({"memory": made})
     found = values_in(described.node, described.tensors.__getitem__, described.scalars.__getitem__)
     assert list(found) == [".memory.k", ".memory.v", ".memory.seen", ".memory.offset"]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.reading import remote
 from calltape_analyzer.reading.remote import blocks
 from tests.analyzer.remote.counted import Traffic, aws_environment, nothing, s3_server
 
@@ -68,4 +67,3 @@ def bucket(s3: tuple[str, Traffic], monkeypatch: pytest.MonkeyPatch) -> Iterator
     traffic.clear()
     yield made
     traffic.refuses = nothing
-    remote._failing.clear()

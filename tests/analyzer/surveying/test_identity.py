@@ -20,7 +20,6 @@ from calltape_analyzer.surveying import target_survey as module
 from calltape_analyzer.surveying.survey import Loop
 from calltape_recorder import Recorder, record
 from calltape_schema.bounds import MAX_PARTS
-from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Segment, Source, joined_parts
 from tests.analyzer.cli.commands import run
 from tests.analyzer.reading.ahead import ahead
@@ -108,28 +107,6 @@ def test_the_tensors_of_unsealed_tapes_count(tmp_path: Path) -> None:
             assert end is not None
             sizes.append(end.tensor_bytes)
     assert sizes[0] == sizes[1] > 0
-
-
-def test_a_row_is_moved_in_little_time_however_many_recordings_there_are() -> None:
-    """Counted, not timed: of 1,000 recordings, ten are looked at for a number."""
-
-    class Number(int):
-        asked = 0
-
-        def __lt__(self, other: int) -> bool:
-            Number.asked += 1
-            return int(self) < other
-
-        def __gt__(self, other: int) -> bool:
-            Number.asked += 1
-            return int(self) > other
-
-    table = InputsTable()
-    for n in range(50):
-        table.add(b"s%d" % n, b"l", b"\x90", n * 10)
-    module._renumber(table, [(Number(10 * n), 7) for n in range(1000)])
-    assert {row.first for row in table.rows.values()} == {n * 10 + 7 for n in range(50)}
-    assert Number.asked < 50 * 4 * 12
 
 
 def part(folder: Path, number: int, calls: int = 3) -> Path:

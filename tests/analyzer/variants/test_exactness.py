@@ -231,7 +231,7 @@ def check_counts(tape: Tape, variants: list[Variant]) -> None:
         rows = [row[0] for row in table_of(variant).arguments]
         assert len(set(rows)) == len(rows)
         for call in variant.calls:
-            row = variant._sorter.sorted(call.record.inputs).row
+            row = variant.sorter.sorted(call.record.inputs).row
             assert facts.rejects(row) is None
             for column in named_columns(facts).values():
                 span = facts.every.span(column)

@@ -73,7 +73,6 @@ class TorchModel(ExportedModel):
     def __init__(self, exported: Any, names: Sequence[str] | None = None) -> None:
         super().__init__(exported, names)
         self._names = names
-        self._module: Any = None
 
     @classmethod
     def takes(cls, source: Any) -> bool:
@@ -108,12 +107,10 @@ class TorchModel(ExportedModel):
                 stack.enter_context(register_flattening_functions(tape=tape))
             yield cls.from_file(source, trusted=trusted) if is_path else cls(source)
 
-    @property
+    @cached_property
     def module(self) -> Any:
         """What is called, made when it is first needed. It has the program's buffers."""
-        if self._module is None:
-            self._module = self.exported.module()
-        return self._module
+        return self.exported.module()
 
     @cached_property
     def _inputs(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
     """
     from calltape_analyzer.arguments.samples import LiveCall
 
-    live = LiveCall(tuple(args), kwargs, variant._sorter)
+    live = LiveCall(tuple(args), kwargs, variant.sorter)
     if variant.facts.group.key.takes(live.placed.key):
         return live.sample.tensors
     completion = variant.facts.completion_of(live.placed.key)
@@ -92,7 +92,7 @@ def arguments_of_row(
     from calltape_analyzer.arguments.plan import Plan, as_passed, checked
     from calltape_analyzer.arguments.samples import sample_in
 
-    facts, sorter, tape = variant.facts, variant._sorter, variant._tape
+    facts, sorter, tape = variant.facts, variant.sorter, variant._tape
     sample = sample_in(facts, tape.calls.at(facts.rows.seen(row).first), sorter, device)
     plan = Plan.of(facts, sample, sorter.signature)
     arguments = plan.build(sample, tape.class_index, device)

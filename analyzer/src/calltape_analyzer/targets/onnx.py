@@ -126,7 +126,7 @@ def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:
     known: dict[tuple[bytes, bytes], list[tuple[str, tuple[int, ...]]]] = {}
     for call in variant.calls:
         tree = call.record.outputs
-        placed = variant._sorter.sorted(call.record.inputs)
+        placed = variant.sorter.sorted(call.record.inputs)
         row = facts.row_in(placed.key, placed.row)
         if tree is None or row is None:
             continue

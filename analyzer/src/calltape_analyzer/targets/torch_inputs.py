@@ -79,7 +79,7 @@ def _with_wrapped_ints(
     if wrapper is None or not dynamic:
         return args, kwargs, []
     made: list[Any] = []
-    signature = variant._sorter.signature
+    signature = variant.sorter.signature
 
     def wrapped(path: tuple[Any, ...], value: Any) -> Any:
         top, *rest = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
