@@ -321,6 +321,7 @@ class _VariantReasons:
     ) -> PartExplanation:
         """What this variant has at a place."""
         context = self.facts.group.layout.context
+        is_told = context.key and not self.facts.names_context
         return PartExplanation(
             variant=self.facts.name,
             calls=self.facts.calls,
@@ -331,7 +332,7 @@ class _VariantReasons:
             value=value,
             dimensions=dimensions,
             address=self.tape.calls.address_of(self.facts.every.first),
-            context=context.separating() if context.key else None,
+            context=context.separating() if is_told else None,
         )
 
     def dimension(self, column: Column) -> DimensionExplanation:

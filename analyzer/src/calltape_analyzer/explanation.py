@@ -109,7 +109,8 @@ class PartExplanation(PlainData):
         dimensions: those of a tensor; a single one for an int.
         layouts: of a tensor, how many calls had which layout in memory, as in
             :class:`~calltape_analyzer.TensorFinding`.
-        context: the autocast that the calls are under, in words; None without one.
+        context: the autocast that the calls are under, in words; None without one, and if the name
+            of the variant says it.
     """
 
     variant: Text
@@ -131,8 +132,7 @@ class PartExplanation(PlainData):
         number = self.address or self.first_call
         first = f"first call {number}" if self.calls > 1 else f"call {number}"
         calls = f"{counted(self.calls, 'call')}, {first}"
-        is_named = self.context is None or self.context in self.variant
-        calls += "" if is_named else f", {self.context}"
+        calls += "" if self.context is None else f", {self.context}"
         yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
         if self.value is not None and not self.dimensions:
             yield "  constant: calls with another value are another variant"

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import diff, merge_tapes, open_tape, replay
+from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
 from tests.analyzer.reading.ahead import ahead
@@ -179,3 +180,12 @@ def test_two_recordings_of_one_model_have_one_signature(tmp_path: Path) -> None:
         assert one.signature == other.signature
         assert "signature" not in str(diff(one, other))
         assert merge_tapes(both, tmp_path / "c.tape").calls == 6
+
+
+@pytest.mark.parametrize("reason", [
+    "queue_full", "3 of 9 chunks kept: queue_full",
+    "3 of 9 chunks kept: queue_full; closed by its consumer after 9 chunks",
+])  # fmt: skip
+def test_advice_follows_the_reason_why_outputs_are_missing(reason: str) -> None:
+    assert "max_queue_bytes" in advice_on_outputs([None, reason])
+    assert "max_queue_bytes" not in advice_on_outputs(["3 of 9 chunks kept: more than 3 chunks"])

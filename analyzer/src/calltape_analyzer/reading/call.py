@@ -20,6 +20,7 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import is_map, pack
 from calltape_schema.reader import Extent, TensorPlace
@@ -35,10 +36,10 @@ Side = Literal["inputs", "outputs"]
 _PART = 1024 * 1024
 
 _ADVICE: dict[str, str | Remedy] = {
-    "policy": Remedy("record with outputs=True", "record the outputs too"),
-    "queue_full": "the queue had no memory left to copy them: raise max_queue_bytes, or keep fewer "
-    "calls",
-    "internal": "the recorder failed; see the log of the application",
+    DropReason.POLICY: Remedy("record with outputs=True", "record the outputs too"),
+    DropReason.QUEUE_FULL: "the queue had no memory left to copy them: raise max_queue_bytes, or "
+    "keep fewer calls",
+    DropReason.INTERNAL: "the recorder failed; see the log of the application",
 }
 
 
@@ -75,7 +76,7 @@ class Call(Shown):
         self._record: CallRecord | None = None
         self._shared: int | None = None  # how many bytes its tensors are, leaf by leaf
         self.index = index
-        self.number = segment.number(position)
+        self.number = segment.numbers[position]
 
     def __repr__(self) -> str:
         return f"<Call {self.number} of {self.path}>"
@@ -573,11 +574,7 @@ def advice_on_outputs(missing: Iterable[str | None]) -> str:
     Args:
         missing: why they are missing, as records say it.
     """
-    known = {one for one in missing if one is not None}
-    # Of a stream the reason stands within: 3 of 9 chunks kept: queue_full.
-    found = [
-        advice
-        for reason, advice in _ADVICE.items()
-        if any(one == reason or f": {reason}" in one for one in known)
-    ]
+    # Of a stream the reason stands behind what is there: 3 of 9 chunks kept: queue_full; closed …
+    known = {one.partition("; ")[0].rpartition(": ")[2] for one in missing if one is not None}
+    found = [advice for reason, advice in _ADVICE.items() if reason in known]
     return "; ".join(map(str, found)) or "these calls have none to compare a program with"

@@ -386,6 +386,7 @@ class VariantFacts:
         all_calls: how many calls were counted, kept or not; None if that is unknown.
         name: unique among the variants of a tape.
         public_name: likewise, and it has nothing that was passed.
+        names_context: whether the name says what of the context separates its calls from others.
         capped: whether it has so many dimensions that not all were compared with each other, to
             find broadcasting, or equal dimensions that differ in other variants.
         held: texts and floats, by their number among the layout's scalars, that vary over the calls
@@ -404,6 +405,7 @@ class VariantFacts:
     all_calls: int | None = None
     name: str = ""
     public_name: str = ""
+    names_context: bool = False
     held: dict[int, Any] = field(default_factory=dict)
     capped: bool = False
     zeros: ZeroSizes = field(default_factory=ZeroSizes)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from calltape_analyzer.observing.contexts import FLOAT
 from calltape_analyzer.observing.fixed_values import is_name, is_public
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
@@ -185,6 +186,10 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
     for number, (variant, found) in enumerate(zip(variants, features, strict=True)):
         own = phrases.of(found)
         name = printable(", ".join(phrase.text for phrase in own)) or "main"
+        context = variant.group.layout.context
+        separating = [found["context"]] if context.met or context.asked else []
+        separating += [found["default dtype"]] if context.dtype != FLOAT else []
+        variant.names_context = all(phrase in own for phrase in separating)
         is_public = all(phrase.is_public for phrase in own)
         variant.name = taken.add(name)
         variant.public_name = told.add(name if is_public else f"variant {number}")
