@@ -243,17 +243,14 @@ def key_orders_read(
         seconds: how long the runs of one variant may take.
     """
     found: set[str] = set()
-    for variant in variants[:_MAX_VARIANTS]:
-        paths = [path for path in variant.group.layout.unordered if path not in found]
-        if paths:
-            ask = partial(_turned_in, runner, variant, paths)
-            found.update(runner.asked(ask, seconds, (variant.name, Question.KEY_ORDER)) or ())
-    return frozenset(found)
 
+    def unread(variant: VariantFacts) -> list[str]:
+        return [path for path in variant.group.layout.unordered if path not in found]
 
-def _turned_in(runner: ModelRuns, variant: VariantFacts, paths: Sequence[str]) -> list[str]:
-    def turned(plan: Plan, sample: Sample, some: Collection[str]) -> dict[str, Any]:
+    def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
         layout = turned_around(plan.template.layout, some)
         return runner.eager(replace(plan, template=replace(plan.template, layout=layout)), sample)
 
-    return which_matter(runner, variant, paths, turned) or []
+    for _, read in which_matter(runner, variants, unread, turned, seconds, Question.KEY_ORDER):
+        found.update(read or ())
+    return frozenset(found)

@@ -27,14 +27,11 @@ from calltape_analyzer.exporting.session.model_differences import doubt_of, whic
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import may_fork
 from calltape_analyzer.model.calls import detached
-from calltape_analyzer.observing.groups import Shared
 from calltape_analyzer.pytree.memory import copies, is_strided
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["OwnTensors", "own_tensors", "sharing_unread"]
-
-_MAX_VARIANTS = 12
 
 _Names = tuple[str, str]
 
@@ -53,38 +50,29 @@ def sharing_unread(
     """
     unread: set[_Names] = set()
     read: set[_Names] = set()
-    sharing = [variant for variant in variants if variant.group.key.shared]
-    for number, variant in enumerate(sharing):
-        pairs = variant.group.key.shared
+
+    def sharing(variant: VariantFacts) -> list[tuple[int, _Names]]:
+        """The pairs, each with the number of the tensor that a copy can take the place of."""
         paths = [str(place) for place in variant.group.layout.tensors]
-        names = [(paths[pair.one], paths[pair.other]) for pair in pairs]
-        if number >= _MAX_VARIANTS:
-            read.update(names)
-            continue
-        found = runner.asked(partial(_read_in, runner, variant, pairs), seconds)
-        if found is None:
-            read.update(names)
-        else:
-            unread.update(names)
-            read.update(names[at] for at in found)
-    return frozenset(unread - read)
+        return [
+            (pair.other, (paths[pair.one], paths[pair.other])) for pair in variant.group.key.shared
+        ]
 
-
-def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) -> list[int]:
-    """The numbers of the pairs that matter to a call of a variant."""
-
-    def with_copies(plan: Plan, sample: Sample, some: Sequence[int]) -> dict[str, Any]:
+    def with_copies(
+        plan: Plan, sample: Sample, some: Sequence[tuple[int, _Names]]
+    ) -> dict[str, Any]:
         """What the model returns, and what is in its arguments afterwards."""
         tensors = list(sample.tensors)
-        for at in some:
-            tensors[pairs[at].other] = copies([tensors[pairs[at].other]])[0]
+        for number, _ in some:
+            tensors[number] = copies([tensors[number]])[0]
         ran = runner.run(plan, replace(sample, tensors=tensors))
         arguments = {f"argument {i}": one for i, one in enumerate(ran.given.tensors)}
         return {**ran.leaves, **detached(arguments)}
 
-    every = list(range(len(pairs)))
-    found = which_matter(runner, variant, every, with_copies)
-    return every if found is None else found
+    for every, found in which_matter(runner, variants, sharing, with_copies, seconds):
+        unread.update(names for _, names in every)
+        read.update(names for _, names in (every if found is None else found))
+    return frozenset(unread - read)
 
 
 _MAX_OWN_VARIANTS = 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from calltape_analyzer.arguments.plan import Plan
@@ -22,6 +23,7 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.facts import Fact
+from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -39,7 +41,7 @@ MAX_SINGLE = 8
 
 T = TypeVar("T")
 
-_MAX_VARIANTS = 64
+_MAX_VARIANTS, _MAX_CHANGED = 64, 12
 
 
 def unlike_recorded(
@@ -92,22 +94,43 @@ def _difference(
 
 def which_matter(
     runner: ModelRuns,
-    variant: VariantFacts,
-    every: Sequence[T],
+    variants: Sequence[VariantFacts],
+    changes: Callable[[VariantFacts], Sequence[T]],
     run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
-) -> list[T] | None:
-    """Those of some changes of the first call of which each alone makes the model return something
-    else, or raise; all of them if only several together do, or if they are many.
+    seconds: float,
+    question: Question | None = None,
+) -> Iterator[tuple[Sequence[T], Sequence[T] | None]]:
+    """The changes of the first call of each variant, and those of them of which each alone makes
+    the model return something else, or raise; all of them if only several together do, or if they
+    are many.
 
     Args:
         runner: has the model.
-        variant: of the call.
-        every: the changes.
+        variants: of the calls. Of very many with changes, the first ones are run.
+        changes: of the first call of a variant: plain data.
         run: gives what the model returns with some of them.
+        seconds: how long the runs of one variant may take.
+        question: what the variant is asked, if it is noted that it has no answer.
 
-    Returns:
-        None if the model raises without any: the export of the variant will say so.
+    Yields:
+        None for those that matter if that is unknown, or the model raises without any change: the
+        export of the variant will say so.
     """
+    left = _MAX_CHANGED
+    for variant in variants:
+        if every := changes(variant):
+            left -= 1
+            ask = partial(_which_matter_in, runner, variant, every, run)
+            unknown = None if question is None else (variant.name, question)
+            yield every, None if left < 0 else runner.asked(ask, seconds, unknown)
+
+
+def _which_matter_in(
+    runner: ModelRuns,
+    variant: VariantFacts,
+    every: Sequence[T],
+    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
+) -> Sequence[T] | None:
     try:
         planned = runner.planned(variant, variant.rows.first)
         expected = run(*planned, ())
@@ -124,8 +147,8 @@ def which_matter(
     if not matters(every):
         return []
     if len(every) == 1 or len(every) > MAX_SINGLE:
-        return list(every)
-    return [one for one in every if matters([one])] or list(every)
+        return every
+    return [one for one in every if matters([one])] or every
 
 
 _ROUNDING = 16
