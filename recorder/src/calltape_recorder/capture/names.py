@@ -189,6 +189,19 @@ class ModuleNames:
         _, name = self._names.get(id(module), (None, None))
         return name
 
+    def in_place_of_modules(self, items: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """The items of a dict, with a :class:`ModuleKey` for each key that is a part of the
+        model."""
+        named = [
+            (self.of(key) if issubclass(type(key), torch.nn.Module) else None, key, value)
+            for key, value in items
+        ]
+        taken = {key for name, key, _ in named if name is None and type(key) is str}
+        return [
+            (key if name is None or name in taken else ModuleKey(name), value)
+            for name, key, value in named
+        ]
+
 
 # Dicts whose keys are data: what is left of a structure without their entries.
 #

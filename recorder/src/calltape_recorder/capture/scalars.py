@@ -1,4 +1,4 @@
-"""Notes the nodes of a walk that have no children: tensors, scalars, constants, placeholders.
+"""Notes the nodes of a walk that hold no containers: tensors, scalars, constants, placeholders.
 
 A visitor gets the state of the walk and a value, and appends the tokens of the value.
 """
@@ -14,11 +14,13 @@ import torch
 
 from calltape_recorder.bounds import MAX_INT_BITS, MAX_NAME_CHARACTERS, MAX_TEXT_BYTES
 from calltape_recorder.capture.names import ModuleNames
+from calltape_recorder.threads import is_interrupt
 from calltape_schema.bounds import MAX_STRING_BYTES
 from calltape_schema.objects import (
     dict_of,
     has_own_hash,
     is_in_its_module,
+    jagged_parts,
     module_of,
     mro_of,
     name_of,
@@ -215,6 +217,41 @@ def opaque_as(cls: type, reason: str) -> Visitor:
 def stand_in(cls: type) -> type:
     """A class of the same name that has no code."""
     return type(name_of(cls), (), {"__module__": module_of(cls), "__qualname__": qualname_of(cls)})
+
+
+# Notes nested tensors as objects whose parts are plain tensors.
+#
+# Those in the jagged layout have a class of their own, by which a walk finds them. Those in the
+# strided layout, which torch no longer develops, look like plain tensors that have no shape:
+# neither shape nor bytes are on the tape.
+
+
+def jagged(walk: Walk, value: Any) -> None:
+    """Notes a nested tensor in the jagged layout. If its parts are not those that we know, it is
+    noted as a tensor, of which the tape will have neither bytes nor shape."""
+    parts = None if walk.context else _parts_of_jagged(value, of_input=walk.nested is None)
+    if parts is None or len(parts) > walk.room():
+        tensor(walk, value)
+        return
+    walk.tokens.append(("nested", tuple(parts)))
+    for part in parts.values():
+        if type(part) is bool:
+            boolean(walk, part)
+        elif type(part) is int:
+            integer(walk, part)
+        else:
+            tensor(walk, part)
+
+
+def _parts_of_jagged(value: Any, *, of_input: bool) -> dict[str, Any] | None:
+    try:
+        # Neither a mode of the host nor the class itself sees what is read.
+        with torch._C.DisableTorchFunction():
+            return jagged_parts(value, of_input=of_input)
+    except Exception as error:  # another torch may have it otherwise
+        if is_interrupt(error):
+            raise
+        return None
 
 
 def numpy_visitor(cls: type) -> Visitor | None:

@@ -29,7 +29,6 @@ from torch.utils._pytree import SUPPORTED_NODES
 from calltape_recorder.bounds import MAX_CLASSES, MAX_TREE_DEPTH, MAX_TREE_NODES
 from calltape_recorder.capture.contexts import Context, Traced, context_now, is_proxy
 from calltape_recorder.capture.names import (
-    ModuleKey,
     ModuleNames,
     fields_of,
     is_named_tuple,
@@ -51,6 +50,7 @@ from calltape_recorder.capture.scalars import (
     enum_member,
     floating,
     integer,
+    jagged,
     none,
     numpy_visitor,
     opaque,
@@ -74,47 +74,11 @@ from calltape_schema.objects import (
     held_by,
     is_jagged_class,
     is_wrapped,
-    jagged_parts,
     module_of,
     name_of,
     names_beside,
     slots_of,
 )
-
-# Notes nested tensors as objects whose parts are plain tensors.
-#
-# Those in the jagged layout have a class of their own, by which a walk finds them. Those in the
-# strided layout, which torch no longer develops, look like plain tensors that have no shape:
-# neither shape nor bytes are on the tape.
-
-
-def jagged(walk: Walk, value: Any) -> None:
-    """Notes a nested tensor in the jagged layout. If its parts are not those that we know, it is
-    noted as a tensor, of which the tape will have neither bytes nor shape."""
-    parts = None if walk.context else _jagged_parts(value, of_input=walk.nested is None)
-    if parts is None or len(parts) > walk.room():
-        tensor(walk, value)
-        return
-    walk.tokens.append(("nested", tuple(parts)))
-    for part in parts.values():
-        if type(part) is bool:
-            boolean(walk, part)
-        elif type(part) is int:
-            integer(walk, part)
-        else:
-            tensor(walk, part)
-
-
-def _jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
-    try:
-        # Neither a mode of the host nor the class itself sees what is read.
-        with torch._C.DisableTorchFunction():
-            return jagged_parts(value, of_input=of_input)
-    except Exception as error:  # another torch may have it otherwise
-        if is_interrupt(error):
-            raise
-        return None
-
 
 Walked = tuple[tuple[Any, ...], list[Any], list[Any]]
 """The tokens of one side of a call, its tensors and arrays in order, and its scalars."""
@@ -381,7 +345,7 @@ def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> Non
     for key, _ in items:
         if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
             if walk.module_names is not None:
-                items = _with_names(items, walk.module_names)
+                items = walk.module_names.in_place_of_modules(items)
             reason = why_unfit([key for key, _ in items])
             if reason is not None:
                 opaque(walk, value, reason)
@@ -394,19 +358,6 @@ def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> Non
         keys = tuple([key if type(key) is str else key_token(key) for key, _ in items])
         walk.tokens.append(("dict", keys, cls))
         _children(walk, value, [child for _, child in items])
-
-
-def _with_names(items: list[tuple[Any, Any]], names: ModuleNames) -> list[tuple[Any, Any]]:
-    """The items of a dict, with a :class:`ModuleKey` for each key that is a part of the model."""
-    named = [
-        (names.of(key) if issubclass(type(key), torch.nn.Module) else None, key, value)
-        for key, value in items
-    ]
-    taken = {key for name, key, _ in named if name is None and type(key) is str}
-    return [
-        (key if name is None or name in taken else ModuleKey(name), value)
-        for name, key, value in named
-    ]
 
 
 def _wrapper(walk: Walk, value: Any) -> None:
