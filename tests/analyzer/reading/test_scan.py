@@ -82,7 +82,7 @@ def test_a_hand_written_tape_has_them_too(tmp_path: Path) -> None:
         Recorded(args=(1, FLOATS), number=4),
     ]  # fmt: skip
     segment = opened(write_tape(tmp_path / "a.tape", calls, groups=[2, 3]))
-    assert [segment.number(position) for position in segment.order] == [0, 1, 2, 4, 7]
+    assert [segment.numbers[position] for position in segment.order] == [0, 1, 2, 4, 7]
     assert likes(segment) == [0, 1, 0, 0, 2]
 
 

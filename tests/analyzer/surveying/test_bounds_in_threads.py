@@ -11,6 +11,7 @@ import pytest
 from calltape_analyzer import Limits, survey
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.reading.segment import Segment
+from calltape_schema.scan import Scan
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import tape_of
 
@@ -21,10 +22,10 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     made = [tape_of(tmp_path / f"{n}.tape", recording=n) for n in range(4)]
     real = Segment.scan
 
-    def scan(segment: Segment) -> None:
+    def scan(segment: Segment) -> Scan:
         while segment.path == str(made[2]):
             pass  # for ever, as far as the reader knows
-        real(segment)
+        return real(segment)
 
     monkeypatch.setattr(Segment, "scan", scan)
     return made

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import Row
+from calltape_schema.inputs_table import InputsTable, Row
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
+from calltape_schema.tar import END_MEMBER
 from calltape_schema.tree import parts_of_inputs
 
-__all__ = ["CallRef", "SeenInputs", "WideInts", "checked_inputs", "row_of"]
+__all__ = ["CallRef", "SeenInputs", "WideInts", "checked_inputs", "inputs_in", "row_of"]
 
 
 class CallRef(NamedTuple):
@@ -100,6 +101,56 @@ def checked_inputs(tree: Tree) -> Tree:
     if parts_of_inputs(tree.spec().root) is None:
         raise TapeError("invalid", "the inputs are not (args, kwargs)")
     return tree
+
+
+def inputs_in(
+    table: InputsTable,
+    ref: Callable[[int], CallRef],
+    wide: WideInts,
+    leave_out: Callable[[TapeError], None] | None,
+) -> list[SeenInputs] | None:
+    """The inputs that the table of a file counts, in the order of their first calls.
+
+    Args:
+        table: of the file.
+        ref: gives the call of a number.
+        wide: takes the scalars.
+        leave_out: gets what the table does not tell, if there is nothing else: of a survey.
+
+    Returns:
+        None if there is something else, and some calls have no row, calls of one row are not all
+        on the tape, or some of them raised and others did not.
+
+    Raises:
+        TapeError: a row breaks the format.
+    """
+    others = sum(one.kept for one in (*table.kinds.values(), table.other))
+    rows = [row for row in table.rows.values() if row.kept]
+    if leave_out is None:
+        if others or any(r.kept != r.seen or r.raised not in (0, r.seen) for r in rows):
+            return None
+    elif others:
+        reason = f"the inputs of {others:,} calls are left out: there are too many different ones"
+        leave_out(TapeError("limit", reason, advice="survey fewer tapes at once"))
+    found: list[SeenInputs] = []
+    alike = 0  # calls of which an int has the hash of too many others
+    for row in rows:
+        raised = min(row.raised, row.kept)
+        for calls, has_raised in ((row.kept - raised, False), (raised, True)):
+            if calls:
+                inputs = checked_inputs(row.tree())
+                try:
+                    wide.take(inputs.scalars)
+                except TapeError:
+                    if leave_out is None:
+                        raise
+                    alike += calls
+                    continue
+                found.append(SeenInputs(inputs, has_raised, calls, ref(row.first), ref(row.last)))
+    if leave_out is not None and alike:
+        reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
+        leave_out(TapeError("limit", reason, member=END_MEMBER))
+    return sorted(found, key=lambda one: (one.first, one.raised))
 
 
 def row_of(seen: SeenInputs) -> Row:

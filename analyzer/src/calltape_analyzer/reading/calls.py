@@ -191,8 +191,8 @@ class Calls(Sequence[Call]):
         self._scan([self._segments[which] for which in self._may_have(ref)])
         for which in self._may_have(ref):
             segment = self._segments[which]
-            at = bisect.bisect_left(segment.order, ref.number, key=segment.number)
-            if at < len(segment) and segment.number(segment.order[at]) == ref.number:
+            at = bisect.bisect_left(segment.order, ref.number, key=segment.numbers.__getitem__)
+            if at < len(segment) and segment.numbers[segment.order[at]] == ref.number:
                 return self._at(self._ends[which] - self._lengths[which] + at)
         # The end of a file may have named it.
         self._scan([segment for segment in self._segments if ref.tape in segment.recordings])
@@ -434,7 +434,7 @@ class RecordedCalls(Shown):
         """The calls that were written ahead and had not ended when the process died (or have not
         ended yet): their inputs are known, and nothing else."""
         return tuple(
-            self._calls.at(CallRef(segment.manifest.tape, segment.number(position)))
+            self._calls.at(CallRef(segment.manifest.tape, segment.numbers[position]))
             for segment in self._segments
             if segment.is_ahead
             for position in segment.order

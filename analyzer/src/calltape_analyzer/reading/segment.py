@@ -18,31 +18,30 @@ from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_sing
 from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call_checks import CallChecks
-from calltape_analyzer.reading.call_ref import CallRef, SeenInputs, WideInts, checked_inputs
+from calltape_analyzer.reading.call_ref import (
+    CallRef,
+    SeenInputs,
+    WideInts,
+    checked_inputs,
+    inputs_in,
+)
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.blob import joined
-from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
+from calltape_schema.end import Coverage, End, FileNumbers
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.tar import END_MEMBER
 
-__all__ = [
-    "UNDER_WAY",
-    "UNDER_WAY_WORDS",
-    "Segment",
-]
+__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "Segment"]
 
 UNDER_WAY = "under way"
 """The reason why a call that was written ahead has no outputs."""
 UNDER_WAY_WORDS = "under way when the process died"
-
-_TRIES = 5
 
 
 class Segment:
@@ -59,6 +58,8 @@ class Segment:
         manifest: of the file.
         size: in bytes, when it was opened.
         damage: gets what is wrong with single calls.
+        worth: what it is worth to those who ask about it, together with the other files of its
+            tape.
         left_out: how many of its calls are in another file too, and count there.
         copies: the locations of files that have calls of this one too, and were closed.
         recording_began_ns: when its recording began, as far as the files that are open know.
@@ -76,7 +77,7 @@ class Segment:
         self.damage = damage
         self.left_out = 0
         self.copies: list[str] = []
-        self._worth = Worth(lambda: self.disk_bytes)
+        self.worth = Worth(lambda: self.disk_bytes)
         self._found: Scan | None = None
         self._rows: list[SeenInputs] | None = None
         self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
@@ -94,7 +95,7 @@ class Segment:
             self.manifest: Manifest = self.reader.manifest
             self.recording_began_ns = self.manifest.created_ns
             if self.reader.manifest_damage is not None:
-                damage.add(self.reader.manifest_damage.at(path=self.path))
+                self._tell(self.reader.manifest_damage)
             self._read_end()
         except TapeError as error:
             self.close()
@@ -103,6 +104,9 @@ class Segment:
             self.close()
             raise
         self.size = self._file.size
+
+    def _tell(self, wrong: TapeError) -> None:
+        self.damage.add(wrong.at(path=self.path))
 
     def _read_end(self) -> None:
         """Takes what the end says, if it has a table of the inputs."""
@@ -115,21 +119,12 @@ class Segment:
             self._table = end.table()
         except TapeError as error:
             if end.elsewhere:  # else the scan reports it
-                self.damage.add(stale_table(str(error.reason)).at(path=self.path))
+                self._tell(stale_table(error.reason))
         if end.elsewhere and self._table is None:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self.reader.start, is_sealed=True)
-
-    @property
-    def worth(self) -> Worth:
-        """What it is worth to those who ask about it, together with the other files of its tape."""
-        return self._worth
-
-    @worth.setter
-    def worth(self, worth: Worth) -> None:
-        self._worth = worth
 
     @property
     def unscanned_end(self) -> End | None:
@@ -185,28 +180,40 @@ class Segment:
 
     # --- which calls there are ---------------------------------------------------------------
 
-    def scan(self) -> None:
-        """Finds every call of the file, if that was not done yet. What its end says is compared
-        with the calls; a difference is damage.
+    def scan(self) -> Scan:
+        """Every call of the file, which is read for them once. What its end says is compared with
+        the calls; a difference is damage.
 
         Raises:
             TapeError: it is another file by now, or cannot be read; ``usage`` for a survey.
         """
         if self.elsewhere:
             raise no_single_call()
-        if self._found is None:
-            self._scan_once()
+        return self._scan_once() if self._found is None else self._found
 
     @bounded()
-    def _scan_once(self) -> None:
+    def _scan_once(self) -> Scan:
+        def read() -> Scan:
+            self.reader = TapeReader(self._file)
+            self.manifest = self.reader.manifest
+            found = self.reader.scan(
+                lambda there, size: steps(there, "bytes", size, lambda one: one.offset)
+            )
+            self._file.expect_unchanged(self.reader.start, is_sealed=self.reader.end is not None)
+            return found
+
         with self._lock:
             if self._found is not None:
-                return
-            before = encode_manifest(self.manifest)
+                return self._found
+            before, is_sealed = encode_manifest(self.manifest), self._end is not None
             try:
-                found = self._scanned()
+                found = self._file.settled(read, lambda found: bool(found.damage), is_sealed)
             except TapeError as error:
                 raise error.at(path=self.path) from None
+            for wrong in found.damage:
+                if wrong is not self.reader.manifest_damage:  # it was told
+                    self._tell(wrong)
+            self.damage.add_more(found.more_damage)
             if encode_manifest(self.manifest) != before:  # a NaN equals itself there
                 raise self._file.changed("it is another tape")
             self._checks = CallChecks(self._file, self.reader, found, self.damage)
@@ -214,45 +221,7 @@ class Segment:
                 self._order = found.order
             self._table = found.table
             self._found = found  # last, because other threads ask for it
-
-    def _scanned(self) -> Scan:
-        """What is in the file. If the file changed during the walk, the walk is repeated: what
-        looked like damage was another call."""
-        tries = _TRIES
-        if self._end is not None and not self._file.refresh():
-            raise self._file.changed("its end was read before")
-        while True:
-            try:
-                self.reader = TapeReader(self._file)
-                self.manifest = self.reader.manifest
-                found = self.reader.scan(
-                    lambda there, size: steps(there, "bytes", size, lambda one: one.offset)
-                )
-                self._file.expect_unchanged(
-                    self.reader.start, is_sealed=self.reader.end is not None
-                )
-                if not found.damage or not tries or self._file.refresh():
-                    break
-            except TapeError as error:
-                if not is_damage(error) or not tries or self._file.refresh():
-                    raise
-            if self._end is not None:  # a file that had its end may not change any more
-                raise self._file.changed("its end was read before")
-            tries -= 1
-        for wrong in found.damage:
-            if wrong is not self.reader.manifest_damage:  # it was told
-                self.damage.add(wrong.at(path=self.path))
-        self.damage.add_more(found.more_damage)
-        return found
-
-    @property
-    def _scan(self) -> Scan:
-        found = self._found
-        if found is None:
-            self.scan()
-            found = self._found
-            assert found is not None
-        return found
+            return found
 
     @property
     def checks(self) -> CallChecks:
@@ -264,17 +233,14 @@ class Segment:
     @property
     def unfinished(self) -> int:
         """How many bytes at the end belong to a call that was being written."""
-        return 0 if self._found is None and self._end else self._scan.unfinished
+        return 0 if self._found is None and self._end else self.scan().unfinished
 
     @property
     def order(self) -> array[int]:
         """The positions of the calls, in the order of their numbers. In the file, they stand in the
         order in which they were written, and threads may end in another order. Whoever sets it
         leaves calls out."""
-        if self._order is None:
-            self.scan()
-        assert self._order is not None
-        return self._order
+        return self.scan().order if self._order is None else self._order
 
     @order.setter
     def order(self, positions: array[int]) -> None:
@@ -292,7 +258,7 @@ class Segment:
         if self._found is None and end is not None:
             low, high = end.first_call, end.last_call
             return None if low is None or high is None else (low, high)
-        numbers = self._scan.numbers
+        numbers = self.scan().numbers
         return (min(numbers), max(numbers)) if numbers else None
 
     @property
@@ -300,7 +266,7 @@ class Segment:
         """When the first call began and the last one ended, Unix time in nanoseconds; of a part of
         the calls, or without an end, the first and the last one by number. None if nobody knows."""
         found = self.unscanned_end
-        if found is None and len(self.order) == len(self._scan):
+        if found is None and len(self.order) == len(self.scan()):
             found = self.end
         if found is not None:
             first, last = found.first_ns, found.last_ns
@@ -325,7 +291,7 @@ class Segment:
     @property
     def tensor_bytes(self) -> int:
         """The sizes of all blobs together, as its end or a scan found them."""
-        return self._scan.tensor_bytes if self.end is None else self.end.tensor_bytes
+        return self.scan().tensor_bytes if self.end is None else self.end.tensor_bytes
 
     def close(self) -> None:
         self._file.close()
@@ -342,16 +308,11 @@ class Segment:
 
     @cached_property
     def _coverage_so_far(self) -> Coverage:
-        found, place, last_ns = self._scan, self.manifest.segment, None
+        found, place, last_ns = self.scan(), self.manifest.segment, None
         with contextlib.suppress(TapeError):  # a look at the call tells
             last_ns = self.reader.record_at(found.order[-1]).time_ns if found.order else None
         first_call = 0 if place is None else place.first_call
         return coverage_without_end(found.numbers, first_call, found.counts, last_ns)
-
-    @property
-    def _counts(self) -> End | InterimCounts | None:
-        """What its end says, or else what its recorder counted so far; None if nothing was."""
-        return self.end or self._scan.counts
 
     @property
     def continues(self) -> bool:
@@ -367,26 +328,22 @@ class Segment:
     def next_call(self) -> int:
         """How many calls of its recording were seen by then, if that goes on; 0 if it does not
         say."""
-        found = self._counts
+        found = self.end or self.scan().counts  # that the recorder had so far
         return (found and found.next_call) or 0
 
     @property
     def deleted(self) -> FileNumbers:
         """The numbers of the files of its recording that the recorder had deleted."""
-        found = self._counts
+        found = self.end or self.scan().counts  # that the recorder had so far
         return (found and found.deleted) or ()
 
-    @property
+    @cached_property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        return self._is_ahead
-
-    @cached_property
-    def _is_ahead(self) -> bool:
-        if self.end is not None or len(self._scan) > 1:
+        if self.end is not None or len(self.scan()) > 1:
             return False
-        if not len(self._scan):
+        if not len(self.scan()):
             return is_ahead(self.path)
         try:
             return self.reader.record_at(0).outputs_missing == UNDER_WAY
@@ -407,7 +364,7 @@ class Segment:
 
     def leave_out(self, numbers: Container[int]) -> None:
         """Removes calls from the list, because they are in another file too."""
-        order, all_numbers = self.order, self._scan.numbers
+        order, all_numbers = self.order, self.scan().numbers
         self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
         self.left_out += len(order) - len(self.order)
 
@@ -479,63 +436,23 @@ class Segment:
         if self.unscanned_end is None:
             return None
         if self._rows is None:
+            assert self._table is not None
+            tell = self._tell if self.elsewhere else None
             try:
-                self._rows = self._inputs_of_table()
+                self._rows = inputs_in(self._table, self.ref, self._wide, tell)
             except TapeError as error:
-                broken = stale_table(str(error.reason)).at(path=self.path)
+                broken = stale_table(error.reason)
                 if self.elsewhere:
-                    self.damage.add(broken)
+                    self._tell(broken)
                     self._rows = []
-                    return self._rows
-                self.scan()
-                if self._table is not None:  # else the scan tells
-                    self.damage.add(broken)
-                    self._table = None
+                else:
+                    self.scan()
+                    if self._table is not None:  # else the scan tells
+                        self._tell(broken)
+                        self._table = None
             if self._rows is None:
                 self.scan()
         return self._rows
-
-    def _inputs_of_table(self) -> list[SeenInputs] | None:
-        """The rows of the table; None if some calls have none, if calls of one row are not all on
-        the tape, or if some of them raised and others did not. A survey has nothing else: calls
-        of which only the kind is known are told.
-
-        Raises:
-            TapeError: a row breaks the format.
-        """
-        table = self._table
-        assert table is not None
-        others = sum(one.kept for one in (*table.kinds.values(), table.other))
-        rows = [row for row in table.rows.values() if row.kept]
-        if not self.elsewhere:
-            if others or any(r.kept != r.seen or r.raised not in (0, r.seen) for r in rows):
-                return None
-        elif others:
-            reason = (
-                f"the inputs of {others:,} calls are left out: there are too many different ones"
-            )
-            advice = "survey fewer tapes at once"
-            self.damage.add(TapeError("limit", reason, path=self.path, advice=advice))
-        found: list[SeenInputs] = []
-        alike = 0  # calls of which an int has the hash of too many others
-        for row in rows:
-            raised = min(row.raised, row.kept)
-            for calls, has_raised in ((row.kept - raised, False), (raised, True)):
-                if calls:
-                    inputs = checked_inputs(row.tree())
-                    try:
-                        self._wide.take(inputs.scalars)
-                    except TapeError:
-                        if not self.elsewhere:
-                            raise
-                        alike += calls
-                        continue
-                    first, last = self.ref(row.first), self.ref(row.last)
-                    found.append(SeenInputs(inputs, has_raised, calls, first, last))
-        if alike:
-            reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
-            self.damage.add(TapeError("limit", reason, path=self.path, member=END_MEMBER))
-        return sorted(found, key=lambda one: (one.first, one.raised))
 
     def _recorded_inputs(self) -> Iterator[SeenInputs]:
         self._expect_sound()
@@ -548,18 +465,18 @@ class Segment:
                 return
             if number not in counts:
                 continue
-            inputs, raised = self.record(position).inputs, self._scan.raised(position)
+            inputs, raised = self.record(position).inputs, self.scan().raised(position)
             spans = self._all_ranges().get(number, {})
             if spans or inputs.ranges:
                 made = (Range(leaf=n, min=a, max=b) for n, (a, b) in sorted(spans.items()))
                 inputs = inputs.model_copy(update={"ranges": tuple(made)})
-            refs = (self.ref(self.number(one)) for one in (position, last[number]))
+            refs = (self.ref(self.numbers[one]) for one in (position, last[number]))
             yield SeenInputs(inputs, raised, counts.pop(number), *refs)
 
     def inputs_number(self, position: int) -> int:
         """A number that is equal for calls of equal inputs that both raised, or both did not. No
         record is decoded for this."""
-        return self._scan.signature(position) << 1 | self._scan.raised(position)
+        return self.scan().signature(position) << 1 | self.scan().raised(position)
 
     def check_table(self) -> None:
         """Compares the documents in the table of the end with the format, and its ranges with those
@@ -572,13 +489,13 @@ class Segment:
             for kind in self._table.kinds.values():
                 kind.expect_sound()
         except TapeError as error:
-            self.damage.add(stale_table(error.reason).at(path=self.path))
+            self._tell(stale_table(error.reason))
             self._table = InputsTable() if self.elsewhere else None
         if not self.elsewhere:
             self._all_ranges()
         else:  # it has no calls, but may have members
             for found in self.reader.scan().damage:
-                self.damage.add(found.at(path=self.path))
+                self._tell(found)
 
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         """The ranges of integers, by :meth:`inputs_number` and leaf. Those of all calls are
@@ -586,13 +503,13 @@ class Segment:
         if self._ranges is None:
             self._ranges = {}
             for at in self._sound_order():
-                if self._scan.has_ranges(at) and not self._scan.raised(at):
+                if self.scan().has_ranges(at) and not self.scan().raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
-                    offset, there = self._scan.place(at)
+                    offset, there = self.scan().place(at)
                     widen(spans, self.reader.group(offset).ranges_of(there))
             unsound = self.checks.has_unsound
-            has_all = len(self._order or ()) == len(self._scan)
-            if has_all and self._table is not None and not (self._scan.damage or unsound):
+            has_all = len(self._order or ()) == len(self.scan())
+            if has_all and self._table is not None and not (self.scan().damage or unsound):
                 by_key: dict[int, dict[int, tuple[int, int]]] = {}
                 for number, spans in self._ranges.items():
                     every = [(leaf, *span) for leaf, span in spans.items()]
@@ -600,7 +517,7 @@ class Segment:
                 rows = self._table.rows.items()
                 if any(row.ranges != by_key.get(key, {}) for key, row in rows):
                     reason = "it has other ranges of integers than the records"
-                    self.damage.add(stale_table(reason).at(path=self.path))
+                    self._tell(stale_table(reason))
                     self._table = None
         return self._ranges
 
@@ -615,12 +532,12 @@ class Segment:
     def later(self) -> set[int]:
         """The numbers of the calls whose records only a later version can read, as far as anybody
         asked for them."""
-        return {self._scan.numbers[position] for position in self.checks.later}
+        return {self.scan().numbers[position] for position in self.checks.later}
 
     @property
     def later_in_groups(self) -> int:
         """How many calls are in groups that only a later version can read."""
-        lost = (one for one in self._scan.damage if isinstance(one, LostCallsError))
+        lost = (one for one in self.scan().damage if isinstance(one, LostCallsError))
         return sum(one.calls for one in lost if one.kind == "unsupported")
 
     @property
@@ -631,19 +548,16 @@ class Segment:
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers of all its calls, in the order of the file."""
-        return self._scan.numbers
-
-    def number(self, position: int) -> int:
-        return self._scan.numbers[position]
+        return self.scan().numbers
 
     def began_ns(self, position: int) -> int:
         """When a call began, in Unix time; no record is decoded."""
-        return self._scan.times[position]
+        return self.scan().times[position]
 
     def position(self, number: int) -> int | None:
         """Where the call of a number is, also if it counts in another file; None if it is not
         here."""
-        return self._scan.position(number)
+        return self.scan().position(number)
 
     def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew. Its trees were checked against the format.
@@ -652,7 +566,7 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
-            with self._worth.limits or nullcontext():
+            with self.worth.limits or nullcontext():
                 self.checks.note_read(position)
                 record = self.reader.record_at(position)
                 checked_inputs(record.inputs)
@@ -678,7 +592,7 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
-        with self._worth.limits or nullcontext():
+        with self.worth.limits or nullcontext():
             length = record.blob.length if record.blob is not None else 0
             what = f"a copy of the tensors of call {record.call}"
             check_memory(memory_limit_of(self.stored_bytes), [((length or 0,), 1)], what)

@@ -251,7 +251,7 @@ def only_known(segments: Sequence[Segment], calls: Iterable[CallRef]) -> list[Se
 def _part(segment: Segment, is_meant: Callable[[int], bool] | None) -> Segment:
     order = segment.order if is_meant is not None else ()
     made = copy.copy(segment)
-    kept = (p for p in order if is_meant is not None and is_meant(segment.number(p)))
+    kept = (p for p in order if is_meant is not None and is_meant(segment.numbers[p]))
     made.order = array("Q", kept)
     return made
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TypeVar
 
-from calltape_analyzer.errors import no_descriptor
+from calltape_analyzer.errors import is_damage, no_descriptor
 from calltape_analyzer.reading.compressed import close_unpacked, is_compressed, unpacked
 from calltape_analyzer.reading.urls import is_url
 from calltape_schema.errors import TapeError
@@ -225,6 +225,33 @@ class TapeBytes(ABC):
     @abstractmethod
     def close(self) -> None:
         """Lets go of the file. A second call does nothing."""
+
+    def settled(self, read: Callable[[], T], has_damage: Callable[[T], bool], is_sealed: bool) -> T:
+        """What is read of it. If the file changed meanwhile, it is read again: what looked like
+        damage was another call.
+
+        Args:
+            read: reads it.
+            has_damage: tells whether what was read has damage.
+            is_sealed: whether its end was read before, so that it may not change any more.
+
+        Raises:
+            TapeError: as ``read``; ``damaged`` if a sealed file changed.
+        """
+        sealed, tries = self.changed("its end was read before") if is_sealed else None, _TRIES
+        if sealed is not None and not self.refresh():
+            raise sealed
+        while True:
+            try:
+                found = read()
+                if not has_damage(found) or not tries or self.refresh():
+                    return found
+            except TapeError as error:
+                if not is_damage(error) or not tries or self.refresh():
+                    raise
+            if sealed is not None:
+                raise sealed
+            tries -= 1
 
     def changed(self, how: str) -> TapeError:
         """A ``damaged`` error: the file is no longer what was opened."""
