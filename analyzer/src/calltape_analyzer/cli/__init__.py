@@ -41,18 +41,13 @@ def _version(wanted: bool) -> None:
     if wanted:
         from calltape_analyzer import __version__
 
-        typer.echo(f"calltape {__version__} ({_origin()})")
+        # https://packaging.python.org/en/latest/specifications/direct-url/
+        written = metadata.distribution("calltape-analyzer").read_text("direct_url.json")
+        found = json.loads(written) if written else {}
+        is_clone = "dir_info" in found
+        origin = unquote(urlsplit(found["url"]).path) if is_clone else "a wheel"
+        typer.echo(f"calltape {__version__} (from {origin})")
         raise typer.Exit
-
-
-def _origin() -> str:
-    """What the package was installed from: the folder of a clone, or a wheel."""
-    # https://packaging.python.org/en/latest/specifications/direct-url/
-    written = metadata.distribution("calltape-analyzer").read_text("direct_url.json")
-    found = json.loads(written) if written else {}
-    if "dir_info" not in found:
-        return "from a wheel"
-    return f"from {unquote(urlsplit(found['url']).path)}"
 
 
 @app.callback()

@@ -62,15 +62,6 @@ def verdict(report: Report) -> int:
     return GOOD if are_fine else CANNOT_TEST
 
 
-def _code_of(error: BaseException, is_open: bool) -> int:
-    """The code for an error: a tape that cannot be opened, and a call that is not there, are the
-    same for every commit."""
-    if isinstance(error, WrongWordError):
-        return GIVE_UP
-    known = isinstance(error, TapeError) and error.kind != "usage"
-    return GIVE_UP if known and not is_open else CANNOT_TEST
-
-
 @contextmanager
 def judged(bisect: bool) -> Iterator[Judged]:
     """Ends a command as git wants it, if ``bisect``. The block sets what is found."""
@@ -87,7 +78,9 @@ def judged(bisect: bool) -> Iterator[Judged]:
         pass
     except (Exception, SystemExit) as error:
         complain(str(getattr(error, "error", error)) or type(error).__name__)
-        code = _code_of(error, found.is_open)
-        complain("no commit can be tested" if code == GIVE_UP else "this commit cannot be tested")
-        raise typer.Exit(code) from None
+        # A tape that cannot be opened, and a call that is not there, are the same for every commit.
+        is_of_tape = isinstance(error, TapeError) and error.kind != "usage" and not found.is_open
+        is_of_all = is_of_tape or isinstance(error, WrongWordError)
+        complain("no commit can be tested" if is_of_all else "this commit cannot be tested")
+        raise typer.Exit(GIVE_UP if is_of_all else CANNOT_TEST) from None
     raise typer.Exit(CANNOT_TEST if found.report is None else verdict(found.report))

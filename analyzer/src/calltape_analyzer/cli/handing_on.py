@@ -6,7 +6,6 @@ In come tapes. Out go a file for a bug report, a folder of safetensors, or a tab
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -133,7 +132,9 @@ def convert(
     if is_tape:
         if len(paths) != 1:
             raise typer.BadParameter("a tape is made of one folder; pass a single IN")
-        with reading(_files_in(paths[0])):
+        # No link is followed.
+        files = (os.path.join(at, name) for at, _, names in os.walk(paths[0]) for name in names)
+        with reading(files):
             count = read_safetensors_folder(paths[0], out, overwrite=force)
     else:
         with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
@@ -144,12 +145,6 @@ def convert(
                     error.advice = "name another place"
                 raise
     line(f"{out}: {counted(count, 'call')}")
-
-
-def _files_in(folder: str) -> Iterator[str]:
-    """All files of a folder, and of the folders in it; no link is followed."""
-    for parent, _, names in os.walk(folder):
-        yield from (os.path.join(parent, name) for name in names)
 
 
 @command

@@ -269,6 +269,8 @@ def _print(
     times = {moment: time_text(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, tape.signature, kept))
     producer = tape.manifest.producer.model_dump(exclude_none=True)
+    signatures = counted(facts["input_signatures"], "input signature")
+    raised = f", {facts['errors']} raised" if facts["errors"] else ""
     first = facts["first_call"]
     recordings = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
     in_tensors = "in tensors" if tape.calls.are_single else "in tensors, some on other tapes"
@@ -283,7 +285,7 @@ def _print(
         ("sealed", sealed_text(tape)),
         ("target", "unknown" if target is None else f"{target.name} (seen by {target.via})"),
         ("signature", facts["signature"] or "unknown"),
-        ("calls", _calls_text(facts)),
+        ("calls", f"{facts['calls']} with {signatures}{raised}"),
         ("contexts", _contexts_text(facts["contexts"])),
         (
             "coverage",
@@ -355,11 +357,6 @@ def _hosts(tape: Tape) -> list[str]:
     named = {manifest.producer.host for manifest in tape.manifests}
     named |= {source.host for part in tape.segments for source in part.sources}
     return sorted(host for host in named if host is not None)
-
-
-def _calls_text(facts: dict[str, Any]) -> str:
-    text = f"{facts['calls']} with {counted(facts['input_signatures'], 'input signature')}"
-    return f"{text}, {facts['errors']} raised" if facts["errors"] else text
 
 
 def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:

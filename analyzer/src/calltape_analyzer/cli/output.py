@@ -109,33 +109,31 @@ def command(function: F) -> F:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
         with told_to("command"):
-            _run(lambda: function(*args, **kwargs))
+            try:
+                with shown_progress():
+                    return function(*args, **kwargs)
+            except (typer.Exit, typer.Abort, typer.BadParameter):
+                raise
+            except TapeError as error:
+                complain(str(error))
+                raise typer.Exit(USAGE if isinstance(error, WrongWordError) else FAILURE) from None
+            except Exceeded as exceeded:
+                complain(str(exceeded.error))
+            except MemoryError:
+                complain(
+                    "not enough memory: use a larger machine, or raise the limit of `ulimit -v`"
+                )
+            except Exception as error:
+                if os.environ.get("CALLTAPE_DEBUG"):
+                    raise
+                what = f"unexpected {type(error).__name__}: {error}"
+                what = (
+                    f"{what}. Please report this, with the traceback that CALLTAPE_DEBUG=1 shows."
+                )
+                complain(str(spent() or what))
+            raise typer.Exit(FAILURE)
 
     return run  # type: ignore[return-value]
-
-
-def _run(function: Callable[[], None]) -> None:
-    try:
-        with shown_progress():
-            function()
-    except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise
-    except TapeError as error:
-        complain(str(error))
-        raise typer.Exit(USAGE if isinstance(error, WrongWordError) else FAILURE) from None
-    except Exceeded as exceeded:
-        complain(str(exceeded.error))
-    except MemoryError:
-        complain("not enough memory: use a larger machine, or raise the limit of `ulimit -v`")
-    except Exception as error:
-        if os.environ.get("CALLTAPE_DEBUG"):
-            raise
-        what = f"unexpected {type(error).__name__}: {error}"
-        what = f"{what}. Please report this, with the traceback that CALLTAPE_DEBUG=1 shows."
-        complain(str(spent() or what))
-    else:
-        return
-    raise typer.Exit(FAILURE)
 
 
 def complain(text: str) -> None:

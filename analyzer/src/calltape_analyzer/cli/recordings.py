@@ -367,12 +367,16 @@ def _print(found: Sequence[Recording]) -> None:
 def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
     first = min((one.first_ns for one in parts if one.first_ns is not None), default=None)
     last = max((one.last_ns for one in parts if one.last_ns is not None), default=None)
+    named = {one.host for one in parts if one.host_named}
+    folders = {one.host for one in parts if not one.host_named}  # in place of their hosts
+    hosts = [str(len(named))] if named else []
+    hosts += [counted(len(folders), "folder")] if folders else []
     unsealed = [path for one in parts for path in one.unsealed]
     unsealed += [f"{one.paths[-1]} is not the last" for one in parts if one.continues]
     return (
         target,
         str(len(parts)),
-        _hosts(parts),
+        ", ".join(hosts),
         str(sum(len(one.paths) for one in parts)),
         str(sum(one.calls for one in parts)),
         "" if first is None else _day_of(first),
@@ -388,11 +392,3 @@ def _day_of(nanoseconds: int) -> str:
         return datetime.fromtimestamp(nanoseconds // 10**9, timezone.utc).date().isoformat()
     except (OverflowError, ValueError, OSError):
         return f"{nanoseconds} ns"
-
-
-def _hosts(parts: Sequence[Recording]) -> str:
-    """How many hosts are named; the folders stand for those that are not."""
-    named = {one.host for one in parts if one.host_named}
-    folders = {one.host for one in parts if not one.host_named}
-    counts = [str(len(named))] if named else []
-    return ", ".join([*counts, *([counted(len(folders), "folder")] if folders else [])])

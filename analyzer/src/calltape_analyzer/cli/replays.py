@@ -121,7 +121,13 @@ def replay(
         return
     with judged(bisect) as found:
         paths, given = _asked(words, model)
-        _check_duration(slower_than)
+        if slower_than is not None:
+            from calltape_analyzer.comparison.judging import TimeBound
+
+            try:
+                TimeBound.of(slower_than)
+            except UsageError as error:
+                raise typer.BadParameter(f"--slower-than: {error}") from None
         known = classes_of(classes, are_words=not bisect)
         with opened(paths, part, runs=True, classes=known) as tape:
             found.is_open = True
@@ -168,16 +174,6 @@ def _check(
         _print(report, json)
         if not report.ok:
             raise typer.Exit(FAILURE)
-
-
-def _check_duration(text: str | None) -> None:
-    """Raises BadParameter for a text that is no duration."""
-    from calltape_analyzer.comparison.judging import TimeBound
-
-    try:
-        TimeBound.of(text or "1s")
-    except UsageError as error:
-        raise typer.BadParameter(f"--slower-than: {error}") from None
 
 
 def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:

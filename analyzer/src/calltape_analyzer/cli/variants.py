@@ -45,7 +45,6 @@ from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS, symb
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
-    from calltape_analyzer.variants.variant_findings import VariantTable
 
 
 __all__ = ["DIFFERS", "diff", "explain", "print_variants", "variants"]
@@ -118,18 +117,15 @@ def print_variants(variants: Sequence[Variant]) -> None:
     for number, one in enumerate(variants):
         if number:
             print()
-        _print_variant(table_of(one))
-
-
-def _print_variant(found: VariantTable) -> None:
-    line(f"{found.name}:", found.calls)
-    for name, text in found.facts:
-        line(name, text)
-    for head, rows in ((ARGUMENTS, found.arguments), (SYMBOLS, found.symbols)):
-        if rows:
-            table(head, rows)
-    for name, text in found.notes:
-        line(f"{name}:", text)
+        found = table_of(one)
+        line(f"{found.name}:", found.calls)
+        for name, text in found.facts:
+            line(name, text)
+        for head, rows in ((ARGUMENTS, found.arguments), (SYMBOLS, found.symbols)):
+            if rows:
+                table(head, rows)
+        for name, text in found.notes:
+            line(f"{name}:", text)
 
 
 @command

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import (
     ArgumentLayout,
     Renamed,
@@ -46,7 +45,8 @@ def add_counted_sizes(
     counted = _by_counter_key(counters, signature, renamed)
     alike: dict[Hashable, list[VariantFacts]] = defaultdict(list)
     for variant in variants:
-        alike[_counter_key_of(variant.group, signature)].append(variant)
+        facts = tuple((fact.dtype, fact.rank) for fact in variant.group.facts)
+        alike[counter_key_of(variant.group.layout, facts, signature)].append(variant)
     for key, same in alike.items():
         if key in counted:
             _add_to(same, counted[key])
@@ -101,11 +101,6 @@ def constant_pools(
                 own.add(key)
         calls.update(dict.fromkeys(own, group.calls))
     return {key for key, span in spans.items() if calls[key] > 1 and span.min == span.max}
-
-
-def _counter_key_of(group: Group, signature: Signature) -> Hashable:
-    facts = tuple((fact.dtype, fact.rank) for fact in group.facts)
-    return counter_key_of(group.layout, facts, signature)
 
 
 def _add_to(

@@ -76,20 +76,22 @@ class Pools:
         self._presences: dict[tuple[int, ...], int] = {}
         self._differ: dict[tuple[Occurrences, Occurrences], bool] = {}
         for number, split in enumerate(splits):
-            self._add(number, split)
-        self._siblings = self._siblings_that_varied()
-
-    def _add(self, number: int, split: Split) -> None:
-        calls, says_nothing = split.rows.calls, split.nothing_yet
-        for column in split.rows.columns:
-            if column in says_nothing:
-                continue
-            key = self.key(split.group, column)
-            self.values[key] |= split.rows.distinct(column)
-            lines = self._lines[key]
-            if number not in lines:
-                self.calls[key] += calls
-                lines[number] = split.rows.line(column)
+            calls, says_nothing = split.rows.calls, split.nothing_yet
+            for column in split.rows.columns:
+                if column in says_nothing:
+                    continue
+                key = self.key(split.group, column)
+                self.values[key] |= split.rows.distinct(column)
+                lines = self._lines[key]
+                if number not in lines:
+                    self.calls[key] += calls
+                    lines[number] = split.rows.line(column)
+        # Per key over lists, whether all of its pools that were seen in several calls varied.
+        self._siblings: dict[Hashable, bool] = {}
+        for key, seen in self.calls.items():
+            if seen > 1 or key in constant:
+                siblings = key_over_lists(key)
+                self._siblings[siblings] = self._siblings.get(siblings, True) and self.varied(key)
 
     @staticmethod
     def key(group: Group, column: Column) -> Hashable:
@@ -113,15 +115,6 @@ class Pools:
     def has_varying_siblings(self, key: Hashable) -> bool:
         """Whether a pool was seen in one call only, and has siblings that varied."""
         return self.is_open(key) and key_over_lists(key) in self._siblings
-
-    def _siblings_that_varied(self) -> dict[Hashable, bool]:
-        """Per key over lists, whether all of its pools that were seen in several calls varied."""
-        found: dict[Hashable, bool] = {}
-        for key, calls in self.calls.items():
-            if calls > 1 or key in self._constant:
-                siblings = key_over_lists(key)
-                found[siblings] = found.get(siblings, True) and self.varied(key)
-        return found
 
     def occurrences(self, key: Hashable) -> Occurrences:
         """The variants that have a dimension of a pool."""
@@ -381,13 +374,19 @@ def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> lis
 
 _FEW = 2
 """So many distinct values are no evidence."""
+_KINDS: tuple[Callable[[Column], Hashable], ...] = (
+    lambda column: column.axis,
+    lambda column: column.axis == 0,
+    lambda column: None,
+)
+"""Columns of one symbol that differ in this become several."""
 
 
 def looser_variants(variant: VariantFacts) -> Iterator[VariantFacts]:
     """The variant without what few calls suggest, the loosest first: dimensions of different axes
     are different symbols, then only first dimensions and others; no size follows from another."""
     made: list[list[list[Column]]] = []
-    for kind in (_by_axis, _by_batch, _as_they_are):
+    for kind in _KINDS:
         groups = [part for symbol in variant.symbols for part in _parts(symbol, kind)]
         is_new = groups not in made and (
             len(groups) > len(variant.symbols) or any(map(_follows_weakly, variant.symbols))
@@ -432,18 +431,6 @@ def _parts(symbol: Symbol, kind: Callable[[Column], Hashable]) -> list[list[Colu
     for column in symbol.columns:
         parts.setdefault(kind(column), []).append(column)
     return list(parts.values())
-
-
-def _by_axis(column: Column) -> Hashable:
-    return column.axis
-
-
-def _by_batch(column: Column) -> Hashable:
-    return column.axis == 0
-
-
-def _as_they_are(column: Column) -> Hashable:
-    return None
 
 
 def _loosened(variant: VariantFacts, groups: Sequence[list[Column]]) -> VariantFacts:

@@ -129,9 +129,12 @@ def name_symbols(variant: VariantFacts) -> None:
     """Gives the symbols of a variant unique names."""
     taken = UniqueNames()
     for symbol in variant.symbols:
-        usual = _usual_name(variant, symbol)
-        is_free = usual is not None and usual not in taken.names
-        symbol.name = taken.add(usual if usual and is_free else _own_name(variant, symbol))
+        name = _usual_name(variant, symbol)
+        if name is None or name in taken.names:
+            first = symbol.columns[0]
+            path = variant.group.layout.path(first)
+            name = own_dimension_name(path.argument, path.path, first.axis)
+        symbol.name = taken.add(name)
 
 
 def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
@@ -151,12 +154,6 @@ def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
             return usual
         found = found or usual
     return found
-
-
-def _own_name(variant: VariantFacts, symbol: Symbol) -> str:
-    first = symbol.columns[0]
-    path = variant.group.layout.path(first)
-    return own_dimension_name(path.argument, path.path, first.axis)
 
 
 _WITH, _WITHOUT = "decode", "prefill"

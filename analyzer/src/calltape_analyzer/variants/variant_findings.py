@@ -484,7 +484,15 @@ class VariantTable:
             name=found.name,
             calls=f"{calls}, first call {found.address or found.first_call}",
             facts=tuple(facts),
-            arguments=(*_arguments(found), *_fixed(layout)),
+            # A program wants what is True, None, a dtype or the like, and not its default.
+            arguments=(
+                *_arguments(found),
+                *(
+                    (value.place, value.kind, value.text)
+                    for value in structure_values(layout)
+                    if value.place in layout.nodes
+                ),
+            ),
             symbols=tuple(symbol_rows(found)),
             notes=(*_layout_notes(found), *(("warning", text) for text in found.warnings())),
         )
@@ -544,14 +552,6 @@ def _arguments(found: VariantFindings) -> Iterator[Row]:
         yield place, type(constant).__name__, shown_constant(constant)
     for place, kind in found.varying.items():
         yield place, kind, "varies"
-
-
-def _fixed(layout: ArgumentLayout) -> Iterator[Row]:
-    """A row per argument that is True, None, a dtype or the like, and not its default: a program
-    wants it."""
-    for value in structure_values(layout):
-        if value.place in layout.nodes:
-            yield value.place, value.kind, value.text
 
 
 def symbol_rows(found: VariantFindings) -> Iterator[Row]:
