@@ -15,7 +15,7 @@ A node refers to leaves and scalars by position: ``{"kind": "tensor", "leaf": 3}
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -534,6 +534,23 @@ class Leaf(Record):
 _leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
     Annotated[Many[Leaf], Field(max_length=MAX_LEAVES)]
 )
+
+
+def leaf_key(path: str, number: int, taken: Container[str]) -> str:
+    """The canonical key of a leaf.
+
+    Args:
+        path: of its first node.
+        number: of the leaf.
+        taken: has the keys of the leaves before it.
+    """
+    key = path if len(path) <= _MAX_PATH else f"{path[:_MAX_PATH]}~{number}"
+    while key in taken:  # as with {"a.b": x, "a": {"b": y}}, and {"a.b~1": z} before them
+        key += f"~{number}"
+    return key
+
+
+_MAX_PATH = 1000  # a key has room for 1,024
 
 
 def encode_leaves(document: list[dict[str, Any]]) -> bytes:

@@ -16,14 +16,13 @@ from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_schema.blob import stored_as
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import CallRecord, ModelError, Tree
-from calltape_schema.tree import Leaf, TensorNode, encode_leaves, encode_structure
+from calltape_schema.tree import Leaf, TensorNode, encode_leaves, encode_structure, leaf_key
 
 __all__ = ["ABSENT", "BuiltCall", "build_call", "build_tree"]
 
 ABSENT: Any = object()
 """Stands for outputs that are not on the tape; None is what a call may return."""
 
-_MAX_KEY = 900
 _NO_TAPE = bytes(16)  # the writer puts the id of its own tape in its place
 
 
@@ -107,7 +106,9 @@ def build_tree(
     documents = []
     for number, storage in enumerate(_storages(tensors)):
         facts = {**_facts(tensors[number]), **({} if storage is None else {"storage": storage})}
-        documents.append(_leaf(facts, tensors[number], paths[number], found, values))
+        path = paths[number].encode("utf-8", "backslashreplace").decode()
+        key = leaf_key(path, number, found)
+        documents.append(_leaf(facts, tensors[number], key, found, values))
     scalars = [
         pack_int(one) if type(one) is int else pack_text(one) if type(one) is str else one
         for one in description.scalars
@@ -139,10 +140,10 @@ def _storages(tensors: Sequence[Any]) -> list[int | None]:
 
 
 def _leaf(
-    facts: dict[str, Any], tensor: Any, path: str, found: dict[str, Any],
+    facts: dict[str, Any], tensor: Any, key: str, found: dict[str, Any],
     values: Literal["all", "none"],
 ) -> dict[str, Any]:  # fmt: skip
-    """The facts of a leaf as they are encoded: with a key, which ``found`` has then, or with the
+    """The facts of a leaf as they are encoded: with its key, which ``found`` has then, or with the
     reason why its value is missing."""
     if "missing" not in facts:
         if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
@@ -152,9 +153,6 @@ def _leaf(
     if "missing" in facts:
         facts.pop("quantizer", None)  # it follows from the elements
         return facts
-    key = path.encode("utf-8", "backslashreplace").decode()
-    if len(key) > _MAX_KEY or key in found:
-        key = f"{key[:_MAX_KEY]}~{len(found)}"
     found[key] = tensor
     return {**facts, "key": key}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES, Remembered
+from calltape_recorder.bounds import MAX_STRUCTURES, Remembered
 from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.names import MODULE, Core, DataKeys, End, PlacedDict, type_name
 from calltape_recorder.capture.withholding import Degree, Withholding, data_lists
@@ -15,7 +15,7 @@ from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.privacy import is_name
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import encode_structure, leaf_key
 
 _PART_BYTES = 64
 
@@ -255,14 +255,7 @@ class _Builder:
         return self._sequence(kind, count, cls, at)
 
     def _leaf(self, at: _At) -> int:
-        path = at.path
-        key = (
-            path
-            if len(path) <= MAX_NAME_CHARACTERS
-            else f"{path[:MAX_NAME_CHARACTERS]}~{len(self._keys)}"
-        )
-        if key in self._taken:  # as with {"a.b": x, "a": {"b": y}}
-            key = f"{key}~{len(self._keys)}"
+        key = leaf_key(at.path, len(self._keys), self._taken)
         self._taken.add(key)
         self._keys.append(key)
         self._wanted.append(self._degree(at) == "nothing")
