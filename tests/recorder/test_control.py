@@ -73,6 +73,19 @@ def test_what_is_there_at_the_start_sets_states_and_triggers_nothing(path: Path)
     assert desk.poll() == ["dump now", "seal"]
 
 
+def test_what_a_rejected_file_says_at_the_start_triggers_nothing_later(path: Path) -> None:
+    path.touch()
+    path.chmod(0o660)
+    path.write_text('{"paused": true, "seal": 4, "dump": 2}', encoding="utf-8")
+    desk = Desk(path)
+    assert desk.poll() == []
+    assert desk.file.trouble is not None
+    path.chmod(0o600)
+    assert desk.poll() == ["pause"]
+    desk.write({"paused": True, "seal": 5, "dump": 3})
+    assert desk.poll() == ["dump control file", "seal"]
+
+
 def test_a_change_between_start_and_first_poll_is_a_change(path: Path) -> None:
     desk = Desk(path, {"seal": 1})
     desk.write({"seal": 2})

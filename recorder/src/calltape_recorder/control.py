@@ -88,8 +88,6 @@ class ControlFile:
         self._seal: int | str | None = None
         self._dump: int | str | None = None
         self._first = self._read()
-        if self._seen is None and self._bad is None:
-            self._fresh = False  # there is no file yet, so all that it will say is a change
 
     def poll(self, recorder: Controlled) -> None:
         """Does what the file newly asks for. It costs one ``stat`` if nothing changed. It never
@@ -121,6 +119,7 @@ class ControlFile:
                         f"the control file {self.path} is gone; its last settings stay in effect"
                     )
                 self._seen = None
+                self._fresh = False  # all that a new file says is a change
                 return None
             if seen == self._seen:
                 return None
@@ -149,16 +148,16 @@ class ControlFile:
             self._bad = now or (0, 0, 0)
             return None
         self._seen, self._bad, self.trouble = seen, None, None
+        if self._fresh:
+            dump = wishes.wanted_dump
+            self._fresh, self._seal = False, wishes.seal
+            self._dump = None if dump is None else dump.id
         unknown = ", ".join(map(repr, list(wishes.model_extra or ())[:5]))
         if unknown:
             self._warn(f"the control file {self.path} has unknown keys: {unknown[:300]}")
         return wishes
 
     def _apply(self, wishes: _Wishes, recorder: Controlled) -> None:
-        dump = wishes.wanted_dump
-        if self._fresh:
-            self._fresh = False
-            self._seal, self._dump = wishes.seal, None if dump is None else dump.id
         # A state that the file set and no longer asks for is taken back. A state that it never set
         # is left alone.
         paused = wishes.paused
@@ -172,6 +171,7 @@ class ControlFile:
         if has_rate and (wishes.rate,) != self._rate:
             self._do(recorder.set_rate, wishes.rate)
             self._rate = (wishes.rate,)
+        dump = wishes.wanted_dump
         if dump is not None and dump.id != self._dump:
             self._dump = dump.id
             self._do(recorder.dump, dump.reason)
