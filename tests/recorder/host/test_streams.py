@@ -15,6 +15,7 @@ import torch
 
 from calltape_recorder import record
 from calltape_recorder.bounds import MAX_CHUNKS
+from calltape_recorder.snapshot import call as recorded_call
 from tests.recorder.host.streaming_hosts import awaits, c_cancelled, c_closes, c_fails
 from tests.recorder.host.streaming_servers import Server
 from tests.recorder.reading import ReadCall, read
@@ -176,6 +177,26 @@ def test_long_streams_are_cut_and_counted(tmp_path: Path) -> None:
     assert call.record.outputs_missing == (
         f"{MAX_CHUNKS} of {MAX_CHUNKS + 7} chunks kept: more than {MAX_CHUNKS} chunks"
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["\N{GRINNING FACE}" * 1000, "x" * 4000, b"x" * 4000],
+    ids=["four bytes", "one byte", "bytes"],
+)  # fmt: skip
+def test_texts_of_chunks_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any
+) -> None:
+    class Talks:
+        def stream(self) -> Iterator[Any]:
+            yield from [text] * 5
+
+    monkeypatch.setattr(recorded_call, "MAX_TEXT_BYTES", 12_000)
+    server = Talks()
+    with record(server, tmp_path / "t.tape", method="stream"):
+        assert len(list(server.stream())) == 5
+    (found,) = read(tmp_path / "t.tape").calls
+    missing = "3 of 5 chunks kept: more than one call can hold"
+    assert found.record.outputs_missing == missing
 
 
 def test_chunks_that_are_one_too_many_nodes_together(tmp_path: Path) -> None:

@@ -127,7 +127,13 @@ def complex_number(walk: Walk, value: complex) -> None:
     walk.scalars.append((value.real, value.imag))
 
 
-def _text_fits(walk: Walk, value: Any, size: int) -> bool:
+def text_bytes(value: str | bytes) -> int:
+    """At most so many bytes does a text or a byte string have in UTF-8."""
+    return len(value) * (1 if isinstance(value, bytes) or value.isascii() else 4)
+
+
+def _text_fits(walk: Walk, value: str | bytes) -> bool:
+    size = text_bytes(value)
     walk.text += size
     if size <= MAX_STRING_BYTES and walk.text <= MAX_TEXT_BYTES:
         return True
@@ -136,14 +142,14 @@ def _text_fits(walk: Walk, value: Any, size: int) -> bool:
 
 
 def text(walk: Walk, value: str) -> None:
-    # A character has at most 4 bytes in UTF-8, so a short text needs no check.
-    if len(value) <= 256 or _text_fits(walk, value, len(value) * (1 if value.isascii() else 4)):
+    # A short text needs no check.
+    if len(value) <= 256 or _text_fits(walk, value):
         walk.tokens.append("str")
         walk.scalars.append(value)
 
 
 def byte_string(walk: Walk, value: bytes) -> None:
-    if _text_fits(walk, value, len(value)):
+    if _text_fits(walk, value):
         walk.tokens.append("bytes")
         walk.scalars.append(value)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
+from calltape_recorder.capture.scalars import text_bytes
 from calltape_recorder.capture.structures import Structure, Structures, Wanted, spelled_out
 from calltape_recorder.capture.walk import Walked, capture_output
 from calltape_recorder.snapshot.buffers import SideCopies
@@ -219,7 +220,7 @@ class Chunks:
         """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
         can hold it."""
         more = tokens[len(_ONE) :]
-        text = sum([len(value) for value in side.scalars if type(value) in (str, bytes)])
+        text = sum([text_bytes(value) for value in side.scalars if type(value) in (str, bytes)])
         # The first chunk always fits: the walk has the same bounds for any output.
         if self._sides and (
             len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
