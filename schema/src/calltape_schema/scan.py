@@ -255,6 +255,8 @@ class Scan:
             self._highs += columns.highs
         self._firsts.append(first)
         self.offsets.append(found.offset)
+        if at is not None:
+            self._found[at] = 1
 
     def _expect_new(self, numbers: Sequence[int], *, ascends: bool) -> None:
         """Raises if the tape has one of these calls already."""
@@ -270,13 +272,12 @@ class Scan:
             self._known.add(number)
 
     def _indexed(self, offset: int) -> int | None:
-        """The position of a group in the index, which is then found; None if there is no index."""
+        """The position of a group in the index; None if there is no index."""
         if self._index is None:
             return None
         at = self._index.position(offset)
         if at is None:  # bytes inside a damaged tensor that look like a group
             raise TapeError("damaged", "the index of the tape does not have this group here")
-        self._found[at] = 1
         return at
 
     def _compare(self, at: int | None, calls: int, spans: tuple[int, int, int, int]) -> None:
@@ -333,7 +334,6 @@ class Scan:
             except TapeError as error:
                 if error.kind in ("closed", "io"):
                     raise
-                self._found[at] = 0  # it is lost, for this reason
                 self.report(error.at(offset=offset))
                 continue
             named = index.entry(at).named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import planned
 from calltape_schema.storage import BytesSource
 from calltape_schema.tar import BLOCK, members
@@ -106,6 +106,15 @@ def test_a_group_inside_a_tensor_is_none() -> None:
     scan = opened(bytes(data)).scan()
     assert list(scan.numbers) == [0, 1]
     assert any("bytes within a tensor" in str(error) for error in scan.damage)
+
+
+def test_calls_of_a_group_that_repeats_a_number_are_lost() -> None:
+    data = tape([new_call(0)], [new_call(0), new_call(1)], [new_call(2)])
+    scan = opened(data).scan()
+    assert list(scan.numbers) == [0, 2]
+    (error,) = scan.damage
+    assert isinstance(error, LostCallsError)
+    assert (error.calls, error.low, error.high) == (2, 0, 1)
 
 
 def test_rubbish_between_groups_is_skipped() -> None:
