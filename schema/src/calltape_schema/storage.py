@@ -88,8 +88,8 @@ _FIRST_STEP, _LAST_STEP = 4 * 1024, 1024 * 1024
 
 
 class Window:
-    """Reads a source from front to back, in larger pieces while the reads are close together. No
-    byte is fetched twice, so a walk fetches at most the source, and jumps over what is far away."""
+    """Reads a source from front to back, in larger pieces while the reads are close together. It
+    jumps over what is far away, and fetches a byte again only after a jump back."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

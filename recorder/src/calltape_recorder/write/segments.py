@@ -64,7 +64,7 @@ class DiskBudget:
         self.lock = RLock()
         self._most = most
         self._taken = 0
-        self._wanted = 0  # the most that was lent at once, within its share
+        self._wanted = 0  # the most that was asked for at once, within its share
         self.lent = 0
 
     @property
@@ -87,7 +87,7 @@ class DiskBudget:
             return True
 
     def lend(self, nbytes: int) -> bool:
-        """Lends so many more bytes to a call that is written ahead. False, and nothing changes, if
+        """Lends so many more bytes to a call that is written ahead. False, and nothing is lent, if
         that is too much."""
         with self.lock:
             lent = self.lent + nbytes
