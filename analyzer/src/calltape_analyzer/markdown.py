@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 
-from calltape_analyzer.observing.fixed_values import LEFT_OUT, is_name, is_public, public_path
+from calltape_analyzer.observing.fixed_values import LEFT_OUT, is_public, public_path
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
@@ -27,6 +27,7 @@ from calltape_analyzer.variants.facts import Condition, CounterIs, Fixed
 from calltape_analyzer.variants.variant_findings import VariantFindings
 from calltape_schema import __version__
 from calltape_schema.errors import TapeError
+from calltape_schema.privacy import is_name
 
 __all__ = ["LIMIT", "Document", "tape_summary", "versions_here", "versions_of"]
 

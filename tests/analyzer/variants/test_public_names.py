@@ -95,8 +95,9 @@ def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
         ("users.1025", "users.?"), ("users.1024", "users.1024"), ("users.0", "users.0"),
         ("users.007", "users.?"), ("55512345", "?"), ("users.1.2.keys", "users.1.2.keys"),
         ("users.٣", "users.?"), ("users.1e9", "users.?"), ("x.*.keys[2]", "x.*.keys[2]"),
+        ("users.größe", "users.größe"), ("users.größe12345", "users.?"),
         ("users.55512345[0]", "users.?"), ("users.5.5512345.x", "users.?"),
     ],
 )  # fmt: skip
-def test_numbers_in_paths(path: str, shown: str) -> None:
+def test_keys_in_paths(path: str, shown: str) -> None:
     assert public_place(path) == shown

@@ -8,7 +8,6 @@ passed: keys of dicts that do not look like names, such as the number of a custo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.pytree.placeholder import withheld_words
-from calltape_schema.privacy import SMALL
+from calltape_schema.privacy import is_name, is_position
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -34,7 +33,6 @@ __all__ = [
     "LEFT_OUT",
     "FixedValue",
     "fixed_values",
-    "is_name",
     "is_public",
     "public_path",
     "structure_values",
@@ -43,16 +41,6 @@ __all__ = [
 
 LEFT_OUT = "?"
 """Stands for what is not told."""
-
-_MAX_NAME, _MAX_DIGITS = 64, 4
-_NAME = re.compile(r"[A-Za-z_][\w\-/]*", re.ASCII)
-_POSITION = re.compile(r"0|[1-9]\d{0,3}", re.ASCII)
-
-
-def is_name(text: str) -> bool:
-    """Whether a key or keyword looks like a name, as in the recorder's rule for what it keeps."""
-    digits = sum(char.isdigit() for char in text)
-    return len(text) <= _MAX_NAME and digits <= _MAX_DIGITS and _NAME.fullmatch(text) is not None
 
 
 def public_path(path: str) -> str:
@@ -71,8 +59,9 @@ def is_public(path: str) -> bool:
 
 
 def _is_step(step: str) -> bool:
-    is_small = _POSITION.fullmatch(step) is not None and int(step) <= SMALL
-    return is_small or step == "*" or is_name(step)
+    if is_name(step) and is_position(step):
+        return str(int(step)) == step and is_name(int(step))
+    return step == "*" or is_name(step)
 
 
 _WILDCARDS = frozenset("*?[")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from calltape_analyzer.observing.contexts import FLOAT
-from calltape_analyzer.observing.fixed_values import is_name, is_public
+from calltape_analyzer.observing.fixed_values import is_public
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.signature import Signature
@@ -22,6 +22,7 @@ from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.text import UniqueNames, counted, printable, shown_value
 from calltape_analyzer.variants.facts import CounterIs, Fixed, VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
+from calltape_schema.privacy import is_name
 from calltape_schema.tree import BoolNode, ConstantNode, EnumNode, walk
 
 __all__ = [
