@@ -43,6 +43,9 @@ def of_shapes(*calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("calls", "numbers"),
     [
+        # Ints that no float holds.
+        ([((3,), 2**1100), ((3,), 2**1100 + 1), ((3,), 2**1101)], [0, 1, 2]),
+        ([((3,), -(2**1101)), ((3,), -(2**1100)), ((3,), 9)], [0, 1, 2]),
         # The same again is none; another size is; a third one in line is not.
         ([((3,),), ((3,),), ((4,),), ((5,),)], [0, 2]),
         # An equality that no longer holds.

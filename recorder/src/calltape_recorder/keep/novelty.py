@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from calltape_recorder.bounds import (
@@ -81,7 +82,8 @@ class Novelty(Keep):
 
 class _Decider:
     def __init__(self, growth: float) -> None:
-        self._growth = growth
+        # Exact, because a float has no room for an int of a thousand bits.
+        self._growth = Fraction(str(growth)).as_integer_ratio()
         self._lock = RLock()
         # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
         self._exact: set[int] = set()
@@ -164,7 +166,7 @@ class _Group:
         numbers: how many numbers its evidence has.
     """
 
-    def __init__(self, growth: float) -> None:
+    def __init__(self, growth: tuple[int, int]) -> None:
         self._growth = growth
         self._constants: set[int] = set()  # hashes
         self._patterns: dict[int, _Pattern] = {}
@@ -197,8 +199,8 @@ class _Group:
 class _Pattern:
     """The affine span of the kept rows of distinct numbers, and the bounds of each number."""
 
-    def __init__(self, values: list[int], growth: float) -> None:
-        self._growth = growth
+    def __init__(self, values: list[int], growth: tuple[int, int]) -> None:
+        self._growth, self._unit = growth
         self._low = list(values)
         self._high = list(values)
         self._span = AffineSpan(MAX_NOVELTY_SPAN)
@@ -221,4 +223,6 @@ class _Pattern:
     def _is_beyond(self, value: int, bound: int) -> bool:
         if value <= bound:
             return False
-        return value >= bound * self._growth if bound > 0 else value * self._growth >= bound
+        if bound > 0:
+            return value * self._unit >= bound * self._growth
+        return value * self._growth >= bound * self._unit
