@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
 from calltape_recorder.capture.names import ModuleNames
@@ -176,7 +177,7 @@ class Pipeline:
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would be kept. None means all of them again."""
         keep = self.options.keep
-        answer: Answer = self._decider if keep.by_number else None
+        answer: Answer = cast("Answer", self._decider) if keep.by_number else None
         if isinstance(keep, Every):
             answer = True
         rate = None if fraction is None or fraction == 1 else Rate(fraction, _LIVE_SEED)
@@ -187,7 +188,8 @@ class Pipeline:
         predicate passes through; no lock is held while the predicate runs."""
         if self._is_evidence_lost:
             self._start_over()
-        return self._decider(view.number, view)
+        verdict = self._decider(view.number, view)
+        return verdict if isinstance(verdict, int) else verdict()
 
     def evidence_lost(self) -> None:
         """Notes that a kept call will not be on the tape, or that its file is gone. Policies must

@@ -31,6 +31,12 @@ class AffineSpan:
         self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
         self._most = most
 
+    def copy(self) -> AffineSpan:
+        """A span of the same rows, to which others can be added."""
+        made = AffineSpan(self._most)
+        made._basis = self._basis.copy()
+        return made
+
     def add(self, values: Sequence[int]) -> bool:
         """Adds a row. Returns whether it was outside of the span; False if the span stays as it is
         from now on."""

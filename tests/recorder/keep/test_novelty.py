@@ -8,6 +8,7 @@ import sys
 import threading
 import tracemalloc
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
-from calltape_recorder import Every, First, Novelty, PerStructure, When, record
+from calltape_recorder import Every, First, Keep, Novelty, PerSecond, PerStructure, When, record
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.keep.policies import EVIDENCE, CallView, Keep, start_over
+from calltape_recorder.keep import policies
+from calltape_recorder.keep.policies import (
+    EVIDENCE,
+    CallView,
+    Decider,
+    Verdict,
+    settled,
+    start_over,
+)
 from calltape_recorder.write import disk_file
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
@@ -188,6 +197,23 @@ def view_of(*scalars: Any) -> Any:
     return CallView(0, (), {}, Structure(b"one", (), {}), row, list(scalars))
 
 
+class Seldom(Keep):
+    """A policy of a user, which keeps a call of each structure."""
+
+    def decider(self) -> Decider:
+        kept = set()
+
+        def keep(structure: bytes) -> int:
+            kept.add(structure)
+            return EVIDENCE
+
+        def decide(number: int, view: CallView) -> Verdict:
+            structure = view.structure.encoded
+            return False if structure in kept else partial(keep, structure)
+
+        return decide
+
+
 @pytest.mark.parametrize(
     "keep",
     [Novelty(), PerStructure(1), Novelty() & Every(), Every() & PerStructure(1),
@@ -196,9 +222,47 @@ def view_of(*scalars: Any) -> Any:
 )  # fmt: skip
 def test_what_is_forgotten_is_kept_again(keep: Keep) -> None:
     decide, view = keep.decider(), view_of("a")
-    assert [decide(n, view) for n in range(3)] == [EVIDENCE, False, False]
+    assert [settled(decide(n, view)) for n in range(3)] == [EVIDENCE, False, False]
     start_over(decide)
-    assert [decide(n, view) for n in range(3)] == [EVIDENCE, False, False]
+    assert [settled(decide(n, view)) for n in range(3)] == [EVIDENCE, False, False]
+
+
+@pytest.mark.parametrize("around", [
+    lambda novel, limit: novel & limit,
+    lambda novel, limit: limit & novel,
+    lambda novel, limit: novel & Every() & limit,
+    lambda novel, limit: novel & (Every() & limit),
+    lambda novel, limit: (First(0) | novel) & limit,
+    lambda novel, limit: (novel | First(0)) & (First(0) | limit),
+])  # fmt: skip
+@pytest.mark.parametrize(
+    "novel", [Novelty(), PerStructure(1), Seldom()], ids=["novelty", "per_structure", "own"]
+)
+def test_what_another_policy_refused_is_no_evidence(novel: Keep, around: Any) -> None:
+    is_open = [True]
+    decide = around(novel, When(lambda args, kwargs: is_open[0])).decider()
+
+    def asked(number: int, likes: list[bool]) -> list[int]:
+        views = [CallView(0, (), {}, Structure(b"%d" % number, (), {}), ((number,),), [])]
+        found = []
+        for is_open[0] in likes:
+            found += [settled(decide(0, view)) for view in views]
+        return found
+
+    assert asked(3, [True, True]) == [EVIDENCE, False]
+    assert asked(4, [False, False, True, True]) == [False, False, EVIDENCE, False]
+
+
+def test_a_size_that_a_limit_refused_is_kept_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, model = [0.0], Echo()
+    monkeypatch.setattr(policies, "time", type("Clock", (), {"monotonic": lambda: now[0]}))
+    with record(model, tmp_path / "t.tape", keep=Novelty() & PerSecond(0.1)):
+        for size in (3, 4, 3, 4, 5):
+            now[0] += 4
+            model(torch.zeros(size))
+    assert read(tmp_path / "t.tape").numbers == [0, 3]  # the limit loses nothing to what is known
 
 
 def test_a_call_that_the_disk_refused_is_no_evidence(
@@ -225,7 +289,7 @@ def test_texts_are_not_held() -> None:
     decide = Novelty().decider()
     view = view_of(text)
     before = sys.getrefcount(text)
-    assert decide(0, view)
+    assert settled(decide(0, view))
     assert sys.getrefcount(text) == before
 
 
@@ -243,14 +307,15 @@ def test_evidence_of_sizes_without_a_pattern_has_a_bound_in_bytes() -> None:
     tracemalloc.start()
     try:
         kept = [
-            decide(n, of_sizes([sizes.randrange(2, 9000) for _ in range(1000)])) for n in range(300)
+            settled(decide(n, of_sizes([sizes.randrange(2, 9000) for _ in range(1000)])))
+            for n in range(300)
         ]
         assert tracemalloc.get_traced_memory()[0] < 32 * 2**20
     finally:
         tracemalloc.stop()
     assert kept[:80] == [EVIDENCE] * 80
     assert not any(kept[100:])
-    assert decide(300, of_sizes([2, 2])) == EVIDENCE  # other kinds of leaves
+    assert settled(decide(300, of_sizes([2, 2]))) == EVIDENCE  # other kinds of leaves
     assert not decide(301, of_sizes([2, 3]))  # no pattern is new any more
 
 
@@ -261,7 +326,7 @@ def test_a_call_takes_a_bounded_number_of_steps_and_growth_stays_evidence() -> N
         row = [1000 * (place + 2) + sizes.randrange(999) for place in range(400)]
         if at:
             row[0] = at
-        return decide(next(number), of_sizes(row))
+        return settled(decide(next(number), of_sizes(row)))
 
     kept = [call() for _ in range(60)]
     assert kept == [EVIDENCE] * 41 + [False] * 19  # 41 rows of 401 numbers are 16,441

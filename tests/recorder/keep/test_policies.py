@@ -25,7 +25,7 @@ from calltape_recorder import (
 )
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep import policies
-from calltape_recorder.keep.policies import CallView
+from calltape_recorder.keep.policies import CallView, settled
 from tests.recorder.models import Add, Echo, Identity
 from tests.recorder.reading import read
 from tests.recorder.waiting import in_threads
@@ -155,7 +155,7 @@ def test_wrong_arguments(make: Any) -> None:
     assert caught.value.kind == "usage"
 
 
-@pytest.mark.parametrize("keep", [First(50), PerStructure(50)], ids=str)
+@pytest.mark.parametrize("keep", [First(50), PerStructure(50), PerStructure(50) & Every()], ids=str)
 def test_many_threads_share_a_limit(tmp_path: Path, keep: Keep) -> None:
     model = Add()
     with record(model, tmp_path / "t.tape", keep=keep) as recorder:
@@ -295,7 +295,7 @@ def test_what_is_remembered_of_a_structure_is_small(keep: Keep) -> None:
         for number in range(100):
             structure = Structure(number.to_bytes(2, "big") * (large // 2), (), {})
             row = (torch.float32,) * 1000
-            assert decider(number, CallView(number, (), {}, structure, row, []))
+            assert settled(decider(number, CallView(number, (), {}, structure, row, [])))
         assert tracemalloc.get_traced_memory()[0] < 100 * 4096
     finally:
         tracemalloc.stop()

@@ -12,7 +12,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, pipeline, record
-from calltape_recorder.keep.policies import EVIDENCE, Keep
+from calltape_recorder.keep.policies import EVIDENCE, Keep, settled
 from tests.recorder.models import Identity
 from tests.recorder.parts import recording
 from tests.recorder.reading import read
@@ -118,4 +118,4 @@ def test_answers_of_two_policies() -> None:
         (Every() & Every(), [True, True]),
     ):
         decide = keep.decider()
-        assert [decide(n, view) for n in range(2)] == answers, str(keep)
+        assert [settled(decide(n, view)) for n in range(2)] == answers, str(keep)

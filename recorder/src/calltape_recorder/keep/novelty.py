@@ -18,10 +18,11 @@ is evidence (:class:`Novelty` says what).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import (
     MAX_NOVELTY_CALLS,
@@ -30,7 +31,7 @@ from calltape_recorder.bounds import (
     MAX_NOVELTY_SPAN,
     MAX_NOVELTY_STRUCTURES,
 )
-from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep
+from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep, Verdict
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 from calltape_schema.affine_span import AffineSpan
@@ -90,7 +91,7 @@ class _Decider:
         self._groups: dict[int, _Group] = {}
         self._numbers = 0  # of all groups
 
-    def __call__(self, number: int, view: CallView) -> int:
+    def __call__(self, number: int, view: CallView) -> Verdict:
         if view.structure.core is None:  # asked here, since nearly all calls come by
             likeness, outline, scalars = hash(view.structure.encoded), view.outline, view.scalars
         else:
@@ -105,19 +106,27 @@ class _Decider:
         with self._lock:
             if len(self._exact) >= MAX_NOVELTY_CALLS:
                 self._exact.clear()
-            self._exact.add(key)
             kinds, numbers = _split(outline)
             kind = hash((likeness, kinds))
             group = self._groups.get(kind)
-            if group is None:
-                if len(self._groups) >= MAX_NOVELTY_STRUCTURES:
-                    return False
+            if group is None and len(self._groups) < MAX_NOVELTY_STRUCTURES:
                 group = self._groups[kind] = _Group(self._growth)
-            before = group.numbers
             may_grow = self._numbers < MAX_NOVELTY_NUMBERS
-            is_new = group.adds(numbers, constants, may_grow=may_grow)
-            self._numbers += group.numbers - before
-            return EVIDENCE if is_new else False
+            keep = None
+            if group is not None:
+                keep = group.news(numbers, constants, may_grow=may_grow)
+            if keep is None:
+                self._exact.add(key)
+                return False
+            return partial(self._keep, key, keep)
+
+    def _keep(self, key: int, keep: Callable[[], int]) -> int:
+        with self._lock:
+            if key in self._exact:  # another thread kept the same meanwhile
+                return False
+            self._exact.add(key)
+            self._numbers += keep()
+        return EVIDENCE
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""
@@ -160,69 +169,90 @@ _NUMBERS_OF_PATTERN = 16  # the rough memory of a pattern without its numbers
 
 
 class _Group:
-    """Calls of one structure with the same dtypes and ranks.
-
-    Attributes:
-        numbers: how many numbers its evidence has.
-    """
+    """Calls of one structure with the same dtypes and ranks."""
 
     def __init__(self, growth: tuple[int, int]) -> None:
         self._growth = growth
         self._constants: set[int] = set()  # hashes
         self._patterns: dict[int, _Pattern] = {}
-        self.numbers = 0
 
-    def adds(self, numbers: list[int], constants: int, *, may_grow: bool) -> bool:
-        """Whether this call adds evidence. If it does, it counts as kept. ``constants`` is a hash.
-        What takes more numbers is evidence only if ``may_grow`` is true."""
+    def news(
+        self, numbers: list[int], constants: int, *, may_grow: bool
+    ) -> Callable[[], int] | None:
+        """What to do if this call is kept; None if it adds no evidence. ``constants`` is a hash.
+        What takes more numbers is evidence only if ``may_grow`` is true.
+
+        Returns:
+            A function that adds the evidence, and returns how many numbers that takes.
+        """
         is_new = constants not in self._constants and len(self._constants) < MAX_NOVELTY_CONSTANTS
-        if is_new:
-            self._constants.add(constants)
         places: dict[int, int] = {}
         which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
         values = list(places)
         # Calls with other constants belong to another program, and are no evidence for this one.
-        own = constants if constants in self._constants else None
+        own = constants if is_new or constants in self._constants else None
         key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
-        pattern = self._patterns.get(key)
+        known = self._patterns.get(key)
+        if known is not None:
+            pattern = known.with_row(values, self._growth, may_widen=may_grow)
+        else:
+            pattern = _Pattern.of(values) if may_grow else None
+        return partial(self._keep, constants, key, pattern) if pattern or is_new else None
+
+    def _keep(self, constants: int, key: int, pattern: _Pattern | None) -> int:
+        if len(self._constants) < MAX_NOVELTY_CONSTANTS:
+            self._constants.add(constants)
         if pattern is None:
-            if may_grow:
-                self._patterns[key] = _Pattern(values, self._growth)
-                self.numbers += _NUMBERS_OF_PATTERN + 3 * len(values)
-            return may_grow or is_new
-        if may_grow and pattern.widens(values):
-            self.numbers += len(values)
-            is_new = True
-        return pattern.grows(values) or is_new
+            return 0
+        # Another thread may have kept a call of the pattern meanwhile. If that is forgotten here, a
+        # call like it is kept again.
+        known = self._patterns.get(key)
+        self._patterns[key] = pattern
+        return pattern.size - (known.size if known else 0)
 
 
-class _Pattern:
-    """The affine span of the kept rows of distinct numbers, and the bounds of each number."""
+class _Pattern(NamedTuple):
+    """The affine span of the kept rows of distinct numbers, and the bounds of each number.
 
-    def __init__(self, values: list[int], growth: tuple[int, int]) -> None:
-        self._growth, self._unit = growth
-        self._low = list(values)
-        self._high = list(values)
-        self._span = AffineSpan(MAX_NOVELTY_SPAN)
-        self.widens = self._span.add
-        self.widens(values)
+    Attributes:
+        size: how many numbers it takes.
+    """
 
-    def grows(self, values: list[int]) -> bool:
-        """Whether a number is far beyond its bounds. If so, it is the new bound."""
-        is_new = False
-        for i, value in enumerate(values):
-            # With the signs changed, a lower bound is an upper one.
-            if self._is_beyond(-value, -self._low[i]):
-                is_new = True
-                self._low[i] = value
-            elif self._is_beyond(value, self._high[i]):
-                is_new = True
-                self._high[i] = value
-        return is_new
+    low: list[int]
+    high: list[int]
+    span: AffineSpan
+    size: int
 
-    def _is_beyond(self, value: int, bound: int) -> bool:
-        if value <= bound:
-            return False
-        if bound > 0:
-            return value * self._unit >= bound * self._growth
-        return value * self._growth >= bound * self._unit
+    @classmethod
+    def of(cls, values: list[int]) -> _Pattern:
+        """The pattern of one row."""
+        span = AffineSpan(MAX_NOVELTY_SPAN)
+        span.add(values)
+        return cls(values, values, span, _NUMBERS_OF_PATTERN + 3 * len(values))
+
+    def with_row(
+        self, values: list[int], growth: tuple[int, int], *, may_widen: bool
+    ) -> _Pattern | None:
+        """The pattern with one more row; None if the row adds nothing: it is in the span, unless
+        ``may_widen`` is false, and no number is far beyond its bounds."""
+        span, size = self.span, self.size
+        if may_widen:
+            span = span.copy()
+            if span.add(values):
+                size += len(values)
+        # With the signs changed, a lower bound is an upper one.
+        low = [
+            value if value < bound and _is_beyond(-value, -bound, *growth) else bound
+            for value, bound in zip(values, self.low, strict=True)
+        ]
+        high = [
+            value if value > bound and _is_beyond(value, bound, *growth) else bound
+            for value, bound in zip(values, self.high, strict=True)
+        ]
+        is_same = size == self.size and low == self.low and high == self.high
+        return None if is_same else _Pattern(low, high, span, size)
+
+
+def _is_beyond(value: int, bound: int, growth: int, unit: int) -> bool:
+    """Whether a number is ``growth / unit`` times as far as its bound, or further."""
+    return value * unit >= bound * growth if bound > 0 else value * growth >= bound * unit

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import abc
 import math
+import sys
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from calltape_recorder.bounds import MAX_DUMPS, MAX_POLICY_STRUCTURES, MAX_REASON_CHARACTERS
@@ -76,15 +79,20 @@ EVIDENCE = 2
 """The answer of a decider that keeps a call because none before was like it. Its file is deleted
 last."""
 
-Decider = Callable[[int, Any], int]
+Verdict = int | Callable[[], int]
+Decider = Callable[[int, Any], Verdict]
 """Tells by a call's number and its :class:`CallView` whether the call is kept: False, True, or
 :data:`EVIDENCE`. Several threads of the host call it at once. The decider of a policy
-``by_number`` gets no view.
+``by_number`` gets no view, and remembers nothing.
 
-If it remembers what it kept, it has a method ``start_over()``. This is called when kept calls were
-lost, so that calls like these are kept again. If it knows in advance what it will not keep, it has
-a method ``gap(number)``. This gives the first number and the end of a range in which no call is
-kept; ``number`` is in the range unless it is kept.
+If it remembers what it kept, it answers with a function, because another policy may still refuse
+the call. The function is called if none does. It remembers the call and returns the answer, which
+is False if other threads kept enough meanwhile. Such a decider has a method ``start_over()``. This
+is called when kept calls were lost, so that calls like these are kept again.
+
+If it knows in advance what it will not keep, it has a method ``gap(number)``. This gives the first
+number and the end of a range in which no call is kept; ``number`` is in the range unless it is
+kept.
 """
 
 
@@ -289,6 +297,11 @@ class FlightRecorder:
                 raise TapeError("usage", reason, advice="pass an int, 1 or more")
 
 
+def settled(verdict: Verdict) -> int:
+    """The answer about a call that no other policy refuses."""
+    return verdict if isinstance(verdict, int) else verdict()
+
+
 def start_over(decider: Decider) -> None:
     """Tells a decider that kept calls were lost."""
     told = getattr(decider, "start_over", None)
@@ -304,34 +317,49 @@ class _Pair:
         self._right = right
         self._both = both
 
-    def __call__(self, number: int, view: Any) -> int:
+    def __call__(self, number: int, view: Any) -> Verdict:
         left = self._left(number, view)
         if bool(left) is not self._both:  # the answer of the right one does not matter
             return left
         right = self._right(number, view)
-        return max(left, right) if left and right else right
+        if not (left and right):
+            return right
+        if isinstance(left, int) and isinstance(right, int):
+            return max(left, right)
+        return partial(_settled_both, left, right)
 
     def start_over(self) -> None:
         start_over(self._left)
         start_over(self._right)
 
 
+def _settled_both(left: Verdict, right: Verdict) -> int:
+    first = settled(left)
+    second = first and settled(right)
+    return second and max(first, second)
+
+
 class _StructureLimit:
     def __init__(self, calls: int) -> None:
-        self._calls = calls
-        self._seen: dict[int, Count] = {}
+        self._calls = min(calls, sys.maxsize)
+        self._left: dict[int, Count] = {}  # of each structure as many steps as calls may be kept
 
-    def __call__(self, number: int, view: CallView) -> int:
+    def __call__(self, number: int, view: CallView) -> Verdict:
         key = view.likeness
-        seen = self._seen.get(key)
-        if seen is None:
-            if len(self._seen) >= MAX_POLICY_STRUCTURES:
+        left = self._left.get(key)
+        if left is None:
+            if len(self._left) >= MAX_POLICY_STRUCTURES:
                 return False
-            seen = self._seen.setdefault(key, new_count())  # another thread may be first
-        return EVIDENCE if next(seen) < self._calls else False
+            # Another thread may be first.
+            left = self._left.setdefault(key, iter(range(self._calls)))
+        return partial(_take, left) if length_hint(left) else False
 
     def start_over(self) -> None:
-        self._seen.clear()
+        self._left.clear()
+
+
+def _take(left: Count) -> int:
+    return False if next(left, None) is None else EVIDENCE
 
 
 class _Bucket:
