@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "recorder-flight-recorder-without-limit",
-        f"{_RECORDER}keep/policies.py",
+        f"{_RECORDER}keep/admission.py",
         "while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:",
         "while len(self._calls) > self._size.calls:",
         "The flight recorder holds more memory than it was given.",

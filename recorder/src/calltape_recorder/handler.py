@@ -28,15 +28,18 @@ from calltape_recorder.capture.contexts import (
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Walked, capture_inputs, capture_output
-from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
+from calltape_recorder.keep.admission import Admission
+from calltape_recorder.keep.policies import EVIDENCE, CallView
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.buffers import SideCopies
-from calltape_recorder.snapshot.call import OMITTED, Call, Side, capture_chunk
+from calltape_recorder.snapshot.call import OMITTED, Call
+from calltape_recorder.snapshot.chunks import capture_chunk
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes, release
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import Outline, outline_of, with_ints
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of

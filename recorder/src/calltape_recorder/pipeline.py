@@ -18,13 +18,11 @@ from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
+from calltape_recorder.keep.admission import Admission, Answer, HeldCalls
 from calltape_recorder.keep.ledger import Ledger, State, Stats, UnkeptCounter
 from calltape_recorder.keep.policies import (
-    Admission,
-    Answer,
     CallView,
     Every,
-    HeldCalls,
     Rate,
     start_over,
 )

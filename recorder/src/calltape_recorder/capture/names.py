@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 
 from calltape_recorder.bounds import (
-    MAX_DATA_KEY_PLACES,
     MAX_MODULE_SEARCHES,
     MAX_NAME_CHARACTERS,
     MAX_TYPE_NAME_CHARACTERS,
@@ -24,7 +23,6 @@ from calltape_recorder.bounds import (
 from calltape_recorder.capture.contexts import has_no_mode, mode_of
 from calltape_schema.bounds import MAX_ALIKE, MAX_KEY_CHARACTERS, MAX_KEY_PARTS
 from calltape_schema.objects import class_attribute, dict_of, module_of, name_of, qualname_of
-from calltape_schema.privacy import KeySets
 from calltape_schema.tree import are_distinct, fits_as_key
 
 _UNFIT = re.compile(r"[:\s]")
@@ -201,101 +199,3 @@ class ModuleNames:
             (key if name is None or name in taken else ModuleKey(name), value)
             for name, key, value in named
         ]
-
-
-# Dicts whose keys are data: what is left of a structure without their entries.
-#
-# Policies look at what is left. Otherwise each call with the ids of its requests as keys would be
-# like none before. The tape has the structures as they are.
-
-
-class End(NamedTuple):
-    """A place in a structure: behind so many tokens, leaves and scalars."""
-
-    tokens: int
-    leaves: int
-    scalars: int
-
-
-class PlacedDict(NamedTuple):
-    """A dict in the arguments of a call.
-
-    Attributes:
-        path: where it is.
-        token: of the dict: its kind, the tokens of its keys, and its class.
-        ends: where its first entry begins, and where each entry ends.
-    """
-
-    path: str
-    token: tuple[Any, ...]
-    ends: tuple[End, ...]
-
-
-class Core(NamedTuple):
-    """A structure without the entries whose keys are data.
-
-    Attributes:
-        likeness: equal for structures that differ in such entries only.
-        leaves, scalars: the numbers of those that are left.
-    """
-
-    likeness: int
-    leaves: tuple[int, ...]
-    scalars: tuple[int, ...]
-
-
-class DataKeys:
-    """Learns from the structures of calls which keys are data. It keeps hashes of keys only."""
-
-    def __init__(self) -> None:
-        # Per path what was seen; once the keys that last are known, these only.
-        self._places: dict[str, KeySets | frozenset[Any]] = {}
-
-    def core_of(
-        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
-    ) -> Core | None:
-        """What is left of a structure that was not met before; None if all of it is.
-
-        Args:
-            tokens: of the structure.
-            dicts: in it.
-            end: of the structure.
-        """
-        left = dict(enumerate(tokens))
-        leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
-        is_whole = True
-        for found in sorted(dicts, key=lambda one: one.ends[0]):
-            place = found.ends[0].tokens - 1
-            if place not in left:
-                continue  # it stands at a key that is data
-            hashes = tuple(map(hash, found.token[1]))
-            lasting = self._lasting_at(found.path, hashes)
-            if lasting is None:
-                continue
-            is_whole = False
-            names = tuple(
-                n for n, one in zip(found.token[1], hashes, strict=True) if one in lasting
-            )
-            left[place] = ("data keys", names, found.token[2])
-            for key, begin, behind in zip(hashes, found.ends, found.ends[1:], strict=False):
-                if key not in lasting:
-                    for token in range(begin.tokens, behind.tokens):
-                        del left[token]
-                    leaves.difference_update(range(begin.leaves, behind.leaves))
-                    scalars.difference_update(range(begin.scalars, behind.scalars))
-        if is_whole:
-            return None
-        return Core(hash(tuple(left.values())), tuple(sorted(leaves)), tuple(sorted(scalars)))
-
-    def _lasting_at(self, path: str, hashes: tuple[int, ...]) -> frozenset[Any] | None:
-        known = self._places.get(path)
-        if known is None:
-            if len(self._places) >= MAX_DATA_KEY_PLACES:
-                return None
-            known = self._places[path] = KeySets()
-        if isinstance(known, frozenset):
-            return known
-        lasting = known.lasting() if known.add(hashes) else None
-        if lasting is not None:
-            self._places[path] = lasting
-        return lasting

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.bounds import MAX_STRUCTURES, Remembered
 from calltape_recorder.capture.contexts import context_document
-from calltape_recorder.capture.names import MODULE, Core, DataKeys, End, PlacedDict, type_name
-from calltape_recorder.capture.withholding import Degree, Withholding, data_lists
+from calltape_recorder.capture.data_parts import Core, DataKeys, End, PlacedDict, data_lists
+from calltape_recorder.capture.names import MODULE, type_name
+from calltape_recorder.capture.withholding import Degree, Withholding
 from calltape_recorder.threads import RLock, new_count
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from calltape_recorder.host.listener import Listener, breaks_graph, off, skip_frame, tell
-from calltape_recorder.snapshot.call import Call, Chunks
+from calltape_recorder.snapshot.call import Call
+from calltape_recorder.snapshot.chunks import Chunks
 
 Kind = Literal["coroutine", "generator", "async generator"]
 

@@ -21,9 +21,10 @@ from calltape_recorder.bounds import (
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot.call import QueuedCall, Side
+from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.facts import Outline, with_ints
 from calltape_recorder.snapshot.known_calls import KnownCalls
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Count, RLock, new_count, value_of
 from calltape_schema.drop_reasons import DropReason, Reason, lost_of, unwanted_of
 from calltape_schema.end import Coverage

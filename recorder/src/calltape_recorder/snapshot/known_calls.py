@@ -20,7 +20,6 @@ from calltape_recorder.bounds import MAX_KNOWN_CALLS, MAX_WAITING_PARTS, Remembe
 from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.buffers import array_type
-from calltape_recorder.snapshot.call import Side
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
@@ -32,6 +31,7 @@ from calltape_recorder.snapshot.facts import (
     untyped_storage,
 )
 from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import RLock, is_interrupt, new_count, value_of
 
 _OWN_PARTS = 4  # what one takes beside its outline

@@ -15,11 +15,12 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
     Remembered,
 )
-from calltape_recorder.snapshot.call import EncodedLeaves, QueuedCall, Side, split
+from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side import EncodedLeaves, Side, split
 from calltape_schema.blob import Stored, build_header, by_width, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of

@@ -1,0 +1,182 @@
+"""Finds what of a structure is data: keys of dicts, such as the ids of requests, and numbers in
+lists, such as those of a prompt.
+
+Policies look at a structure without the entries at such keys. Otherwise each call with the ids of
+its requests as keys would be like none before. The tape has the structures as they are.
+
+A list has no names for its elements, nor has a dict whose keys are numbers. So nothing tells a
+setting from what a user sent but that there are few of them: the sizes of an image are two or three
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from calltape_recorder.bounds import MAX_DATA_KEY_PLACES
+from calltape_schema.privacy import FEW_NUMBERS, KeySets, is_position
+
+_NUMBERS = frozenset(("int", "float", "complex"))
+_LISTS = frozenset(("list", "tuple", "set", "frozenset"))
+_NAMED = frozenset(("dict", "namedtuple", "dataclass", "object", "nested"))
+
+
+class End(NamedTuple):
+    """A place in a structure: behind so many tokens, leaves and scalars."""
+
+    tokens: int
+    leaves: int
+    scalars: int
+
+
+class PlacedDict(NamedTuple):
+    """A dict in the arguments of a call.
+
+    Attributes:
+        path: where it is.
+        token: of the dict: its kind, the tokens of its keys, and its class.
+        ends: where its first entry begins, and where each entry ends.
+    """
+
+    path: str
+    token: tuple[Any, ...]
+    ends: tuple[End, ...]
+
+
+class Core(NamedTuple):
+    """A structure without the entries whose keys are data.
+
+    Attributes:
+        likeness: equal for structures that differ in such entries only.
+        leaves, scalars: the numbers of those that are left.
+    """
+
+    likeness: int
+    leaves: tuple[int, ...]
+    scalars: tuple[int, ...]
+
+
+class DataKeys:
+    """Learns from the structures of calls which keys are data. It keeps hashes of keys only."""
+
+    def __init__(self) -> None:
+        # Per path what was seen; once the keys that last are known, these only.
+        self._places: dict[str, KeySets | frozenset[Any]] = {}
+
+    def core_of(
+        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
+    ) -> Core | None:
+        """What is left of a structure that was not met before; None if all of it is.
+
+        Args:
+            tokens: of the structure.
+            dicts: in it.
+            end: of the structure.
+        """
+        left = dict(enumerate(tokens))
+        leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
+        is_whole = True
+        for found in sorted(dicts, key=lambda one: one.ends[0]):
+            place = found.ends[0].tokens - 1
+            if place not in left:
+                continue  # it stands at a key that is data
+            hashes = tuple(map(hash, found.token[1]))
+            lasting = self._lasting_at(found.path, hashes)
+            if lasting is None:
+                continue
+            is_whole = False
+            names = tuple(
+                n for n, one in zip(found.token[1], hashes, strict=True) if one in lasting
+            )
+            left[place] = ("data keys", names, found.token[2])
+            for key, begin, behind in zip(hashes, found.ends, found.ends[1:], strict=False):
+                if key not in lasting:
+                    for token in range(begin.tokens, behind.tokens):
+                        del left[token]
+                    leaves.difference_update(range(begin.leaves, behind.leaves))
+                    scalars.difference_update(range(begin.scalars, behind.scalars))
+        if is_whole:
+            return None
+        return Core(hash(tuple(left.values())), tuple(sorted(leaves)), tuple(sorted(scalars)))
+
+    def _lasting_at(self, path: str, hashes: tuple[int, ...]) -> frozenset[Any] | None:
+        known = self._places.get(path)
+        if known is None:
+            if len(self._places) >= MAX_DATA_KEY_PLACES:
+                return None
+            known = self._places[path] = KeySets()
+        if isinstance(known, frozenset):
+            return known
+        lasting = known.lasting() if known.add(hashes) else None
+        if lasting is not None:
+            self._places[path] = lasting
+        return lasting
+
+
+def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
+    """Per list whose numbers are data its place in ``tokens``, and whether its numbers are data
+    within a cache too: they stand in the list itself, not in objects that are its elements.
+
+    Args:
+        tokens: of one side of a call.
+        named: how many positional arguments have names. The others are a list.
+    """
+    walk = _Walk(tokens)
+    if tokens[0] != "outputs":  # the context of a call: the positional arguments follow
+        walk.node(named)
+    walk.node()
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, tokens: tuple[Any, ...]) -> None:
+        self._tokens = tokens
+        self._at = 1  # after what tells the side
+        self.found: dict[int, bool] = {}
+
+    def node(self, named: int = 0) -> tuple[int, int]:
+        """Goes over a node and all below it. Returns how many numbers without names it has, and how
+        many elements with names that have numbers. The first ``named`` elements of a list count
+        for nothing, as they have names of their own."""
+        place, token = self._at, self._tokens[self._at]
+        self._at += 1
+        if type(token) is str:
+            return int(token in _NUMBERS), 0
+        kind = token[0]
+        if kind == "beside":
+            return self.node()
+        if kind == "scalar":
+            return int(token[1] in _NUMBERS), 0
+        if kind in _LISTS:
+            for _ in range(min(named, token[1])):
+                self.node()
+            return self._list(place, token[1] - named)
+        if kind == "custom":
+            self.node()  # its context
+            return self._list(place, token[1])
+        if kind in ("size", "slice", "range"):
+            has_number = self._has_number(token[1])
+            return 0, int(has_number and kind != "size")
+        if kind == "dict" and token[1]:
+            # Keys that are positions, 7 or "7", name nothing.
+            keys = [k[2] if type(k) is tuple and k[0] == "int" else k for k in token[1]]
+            if all(map(is_position, keys)):
+                return self._list(place, len(keys))
+        if kind in _NAMED:
+            return 0, int(self._has_number(len(token[1])))
+        return 0, 0
+
+    def _has_number(self, count: int) -> bool:
+        """Goes over so many nodes. Whether any has a number."""
+        found = [self.node() for _ in range(count)]
+        return any(plain or named for plain, named in found)
+
+    def _list(self, place: int, count: int) -> tuple[int, int]:
+        plain = named = 0
+        for _ in range(count):
+            more, others = self.node()
+            plain, named = plain + more, named + others
+        if plain + named > FEW_NUMBERS:
+            self.found[place] = plain > FEW_NUMBERS
+        return plain, named

@@ -1,0 +1,171 @@
+"""What a generator yields, chunk by chunk: each is a :class:`Side` that was copied when it was
+yielded, and all together become one output that is a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
+from calltape_recorder.capture.scalars import text_bytes
+from calltape_recorder.capture.structures import Structures, Wanted, spelled_out
+from calltape_recorder.capture.walk import Walked, capture_output
+from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side import Side
+from calltape_schema.drop_reasons import DropReason
+
+_TOO_MUCH = "more than one call can hold"
+
+_ONE = ("outputs", ("list", 1, None))
+
+
+def capture_chunk(value: Any) -> Walked:
+    """Captures a chunk, as an output that is a list of this one chunk."""
+    tokens, leaves, scalars = capture_output(value)
+    return _ONE + spelled_out(tokens[1:]), leaves, scalars
+
+
+class Chunks:
+    """Keeps chunks as long as they fit into one call, and counts all of them.
+
+    Attributes:
+        count: how many chunks there were.
+        reason: why later chunks are not kept, in words; None as long as all are kept.
+        lost: the same, if they were to be kept.
+        closed: whether the consumer ended the stream early.
+    """
+
+    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "lost", "reason")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.reason: str | None = None
+        self.lost: DropReason | None = None
+        self.closed = False
+        self._sides: list[Side] = []
+        self._tokens: list[Any] = []
+        self._text = 0
+        self._unused: Sequence[Any] = ()
+
+    @property
+    def places(self) -> list[Any]:
+        """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
+        so their memory is given back with the others."""
+        found: list[Any] = []
+        for side in self._sides:
+            found += side.places if side.joined is None else side.pieces()
+        return [*found, *self._unused]
+
+    def next(self) -> bool:
+        """Counts a chunk, and returns whether it must be added."""
+        self.count += 1
+        if self.reason is None and len(self._sides) >= MAX_CHUNKS:
+            self.reason = f"more than {MAX_CHUNKS} chunks"
+        return self.reason is None
+
+    def add(self, tokens: tuple[Any, ...], side: Side) -> None:
+        """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
+        can hold it."""
+        more = tokens[len(_ONE) :]
+        text = sum([text_bytes(value) for value in side.scalars if type(value) in (str, bytes)])
+        # The first chunk always fits: the walk has the same bounds for any output.
+        if self._sides and (
+            len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
+        ):
+            self.reason = _TOO_MUCH
+            self._unused = side.places
+            return
+        leaves = sum([len(earlier.look.facts) for earlier in self._sides])
+        self._tokens += [_moved(token, leaves) for token in more]
+        self._text += text
+        self._sides.append(side)
+
+    def lose(self, reason: DropReason) -> None:
+        """Notes that a chunk could not be copied. None after it is kept."""
+        self.reason = self.lost = reason
+
+    def outputs(self, structures: Structures) -> Side:
+        """All added chunks, as one output that is a list."""
+        sides = self._sides
+        tokens = ("outputs", ("list", len(sides), None), *self._tokens)
+        structure = structures.of(tokens)
+        return Side(
+            structure,
+            structure.kept([value for side in sides for value in side.scalars]),
+            Look(
+                tuple([fact for side in sides for fact in side.look.facts]),
+                tuple([shape for side in sides for shape in side.look.shapes]),
+                tuple([size for side in sides for size in side.look.sizes]),
+                _aliases(sides),
+                _storages(sides),
+            ),
+            (self.places, _numbers(5, [(side.spans, side) for side in sides])),
+            _wanted(sides, structure.wanted),
+            _numbers(2, [(side.origins, side) for side in sides]),
+        )
+
+    def missing(self) -> str | None:
+        """Says in words what the list lacks; None if it has all that the generator yields."""
+        kept = len(self._sides)
+        told = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
+        if not self.closed:
+            return told
+        closed = f"closed by its consumer after {self.count} chunks"
+        return closed if told is None else f"{told}; {closed}"
+
+    def raised(self) -> str:
+        """Says in words how far a generator came that raised. Its chunks are not kept."""
+        return f"raised after {self.count} chunks"
+
+
+def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
+    """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
+    return b"".join([own or bytes(8 * count * len(side.look.facts)) for own, side in sides])
+
+
+def _moved(token: Any, leaves: int) -> Any:
+    """A token of a chunk, with the number of its leaf counted from the first chunk on. ``leaves``
+    is how many leaves the earlier chunks have."""
+    if type(token) is tuple and token[0] in ("tensor", "ndarray"):
+        return token[0], token[1] + leaves
+    return token
+
+
+def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
+    # The host may use the memory of a chunk again for the next one. So leaves of two chunks are
+    # never taken for the same tensor, nor below for the same storage.
+    if all(side.look.same is None for side in sides):
+        return None
+    merged: list[int] = []
+    for side in sides:
+        first = len(merged)
+        look = side.look
+        own: Iterable[int] = range(len(look.facts)) if look.same is None else look.same
+        merged += [first + index for index in own]
+    return tuple(merged)
+
+
+def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
+    if all(side.look.storages is None for side in sides):
+        return None
+    merged: list[Alias | None] = []
+    groups = 0
+    for side in sides:
+        own = side.look.storages or (None,) * len(side.look.facts)
+        merged += [one and one._replace(storage=groups + one.storage) for one in own]
+        groups += 1 + max([one.storage for one in own if one is not None], default=-1)
+    return tuple(merged)
+
+
+def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
+    """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
+    each: list[bool] = []
+    for side in sides:
+        own = side.wanted
+        each += [own] * len(side.look.facts) if isinstance(own, bool) else own
+    if whole is not True:
+        allowed = [whole] * len(each) if isinstance(whole, bool) else whole
+        each = [one and other for one, other in zip(each, allowed, strict=True)]
+    return tuple(each) if len(set(each)) > 1 else all(each)
