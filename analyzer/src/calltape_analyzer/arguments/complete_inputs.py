@@ -12,10 +12,10 @@ from calltape_analyzer.arguments.new_tensors import fit_offsets, made_up_leaf
 from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import contiguous, on_device, place_together
-from calltape_analyzer.pytree.nodes import nested_places
+from calltape_analyzer.pytree.nodes import nested_places, with_children
 from calltape_analyzer.pytree.tensors import has_flags, with_flags
 from calltape_analyzer.reading.call import Call
-from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, children_of
+from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, walk
 
 __all__ = ["CompleteInputs", "complete_inputs", "has_made_up"]
 
@@ -90,13 +90,8 @@ def has_made_up(call: Call) -> bool:
     tree = call.record.inputs
     if any(leaf.key is None and leaf.device != "meta" for leaf in tree.facts()):
         return True
-    waiting: list[Node] = [tree.spec().root]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, OpaqueNode) and node.of is not None:
-            return True
-        waiting += children_of(node)
-    return False
+    nodes = walk(tree.spec().root)
+    return any(isinstance(node, OpaqueNode) and node.of is not None for node in nodes)
 
 
 def _missing_tensors(call: Call, facts: tuple[Leaf, ...]) -> dict[int, Any]:
@@ -138,11 +133,7 @@ class _Texts:
         """The node with a scalar in place of each that is not on the tape."""
         if isinstance(node, OpaqueNode):
             return node if node.of is None else self._stand_in(node)
-        children = children_of(node)
-        made = tuple(self.with_stand_ins(child) for child in children)
-        if all(one is other for one, other in zip(made, children, strict=True)):
-            return node
-        return node.model_copy(update={"children": made})
+        return with_children(node, self.with_stand_ins)
 
     def _stand_in(self, node: OpaqueNode) -> Node:
         assert node.of is not None

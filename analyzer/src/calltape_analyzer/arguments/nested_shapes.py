@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.signature import ParameterNesting, PassedArguments, Signature
+from calltape_analyzer.observing.signature import PassedArguments, Signature, nested
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -58,8 +58,7 @@ def nested_shapes(
         # If a name was passed twice, which raised, the layout has the second.
         for name, node in dict((*positional, *named)).items()
     }
-    nesting = ParameterNesting.of(sorter.signature, len(positional), list(shapes))
-    return nesting.arranged(shapes)
+    return nested(sorter.signature, len(positional), shapes)
 
 
 def _shape_of(

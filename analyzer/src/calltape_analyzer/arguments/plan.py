@@ -26,6 +26,7 @@ from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.pytree.caches import counted_size, is_same_size, source_of_derived
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.description import describe_result
+from calltape_analyzer.pytree.nodes import with_children
 from calltape_analyzer.pytree.rebuilding import rebuild
 from calltape_analyzer.text import UniqueNames, unique
 from calltape_analyzer.variants.facts import VariantFacts
@@ -379,12 +380,7 @@ class Template:
 def _on_device(node: Node, device: str) -> Node:
     if isinstance(node, ConstantNode):
         return node.model_copy(update={"name": device}) if node.kind == "device" else node
-    children = children_of(node)
-    if not children:
-        return node
-    made = tuple(_on_device(child, device) for child in children)
-    changed = any(a is not b for a, b in zip(made, children, strict=True))
-    return node.model_copy(update={"children": made}) if changed else node
+    return with_children(node, lambda child: _on_device(child, device))
 
 
 def derived_tensors(layout: ArgumentLayout) -> dict[int, int]:

@@ -18,7 +18,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observer.slots import SlotSeen, dynamic_dimensions, name_dimensions
 from calltape_analyzer.observer.stored_calls import Argument, StoredCall
 from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.signature import Key, ParameterNesting, Signature
+from calltape_analyzer.observing.signature import Key, Signature, nested
 from calltape_analyzer.program_source import (
     BatchFor,
     DimNames,
@@ -34,10 +34,11 @@ from calltape_analyzer.pytree.flattening import (
     is_empty,
     mapping_keys,
 )
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.pytree.placeholder import Placeholder, check_rebuilt
 from calltape_analyzer.pytree.tensors import zeros
 from calltape_analyzer.text import counted
-from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
+from calltape_schema.tree import FieldsNode, TensorNode
 
 __all__ = ["SingleGraph"]
 
@@ -248,8 +249,7 @@ class SingleGraph:
         leading = dict(list(found.items())[:positional])
         rest = {name: found[name] for name in found if name not in leading}
         values = leading | self._ordered(rest | dict.fromkeys(self._best.constants))
-        nesting = ParameterNesting.of(self._signature, positional, list(values))
-        return nesting.arranged(values)
+        return nested(self._signature, positional, values)
 
     def _ordered(self, named: Mapping[str, Any]) -> dict[str, Any]:
         places = self._signature.places
@@ -417,23 +417,11 @@ def _attribute_paths(argument: Argument) -> list[str] | None:
     if not isinstance(node, FieldsNode) or node.kind != "object":
         return None
     by_leaf: dict[int | None, str] = {}
-    for path, leaf in _tensors_in(node, ""):
-        by_leaf.setdefault(leaf, path)
+    for path, below in nodes_with_paths(node, "argument"):
+        if isinstance(below, TensorNode):
+            by_leaf.setdefault(below.leaf, path)
     own = [by_leaf[slot.leaf] for slot in argument.slots if slot.leaf in by_leaf]
     return own if len(own) == len(argument.slots) == len(set(own)) else None
-
-
-def _tensors_in(node: Node, path: str) -> Iterator[tuple[str, int]]:
-    if isinstance(node, TensorNode):
-        yield path, node.leaf
-        return
-    names: Sequence[Any] = range(len(children_of(node)))
-    if isinstance(node, FieldsNode):
-        names = node.fields
-    elif isinstance(node, DictNode):
-        names = node.keys
-    for name, child in zip(names, children_of(node), strict=True):
-        yield from _tensors_in(child, f"{path}.{name!s}")
 
 
 def _leaves(argument: Argument | None, reference: Argument) -> Row:

@@ -8,25 +8,24 @@ passed: keys of dicts that do not look like names, such as the number of a custo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
+from calltape_analyzer.pytree.nodes import named_children
 from calltape_analyzer.pytree.placeholder import withheld_words
 from calltape_schema.privacy import is_name, is_position
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
     ConstantNode,
-    DictNode,
     EnumNode,
     FieldsNode,
     Node,
     NoneNode,
     OpaqueNode,
-    children_of,
 )
 
 __all__ = [
@@ -99,22 +98,13 @@ def structure_values(layout: ArgumentLayout, within: str = "") -> Iterator[Fixed
             text = _structure_text(node)
             if text is not None:
                 yield FixedValue(place, node.kind, text)
-            stack.extend(reversed(list(_labelled(place, node))))
-
-
-def _labelled(place: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """The children of a node with their paths, as a layout has them."""
-    labels: Sequence[Any] = range(len(children_of(node)))
-    if isinstance(node, FieldsNode):
-        labels = node.fields
-    elif isinstance(node, DictNode):
-        labels = node.keys
-    for label, child in zip(labels, children_of(node), strict=True):
-        private = (
-            isinstance(node, FieldsNode) and node.kind == "object" and str(label).startswith("_")
-        )
-        if not private:
-            yield f"{place}.{label!s}", child
+            has_private = isinstance(node, FieldsNode) and node.kind == "object"
+            below = [
+                (f"{place}.{label!s}", child)
+                for label, child in named_children(node)
+                if not (has_private and label.startswith("_"))
+            ]
+            stack.extend(reversed(below))
 
 
 def _structure_text(node: Node) -> str | None:

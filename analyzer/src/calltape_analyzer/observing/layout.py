@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
 from calltape_analyzer.observing.signature import DataKeys, PassedArguments, Signature
 from calltape_analyzer.observing.size_table import Column, columns_of
-from calltape_analyzer.pytree.nodes import nested_places
+from calltape_analyzer.pytree.nodes import named_children, nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
 from calltape_analyzer.reading.call_ref import SeenInputs
 from calltape_analyzer.reading.calls import Calls
@@ -116,14 +116,7 @@ def _dicts(node: Node, place: str) -> Iterator[tuple[str, Sequence[Hashable]]]:
     """The dicts in an argument with their keys, each before those that are in it."""
     if isinstance(node, DictNode):
         yield place, node.keys
-        labels: Iterable[object] = node.keys
-    elif isinstance(node, FieldsNode):
-        labels = node.fields
-    elif isinstance(node, SequenceNode | CustomNode):
-        labels = range(len(node.children))
-    else:
-        return
-    for label, child in zip(labels, node.children, strict=True):
+    for label, child in named_children(node):
         yield from _dicts(child, f"{place}.{label!s}")
 
 
@@ -537,17 +530,11 @@ def turned_around(layout: ArgumentLayout, paths: Collection[str]) -> ArgumentLay
 
 
 def _turned(node: Any, path: str, paths: Collection[str]) -> Any:
-    children = children_of(node)
-    if not children:
-        return node
-    if isinstance(node, DictNode):
-        labels: Iterable[Any] = node.keys
-    else:
-        labels = node.fields if isinstance(node, FieldsNode) else range(len(children))
     made = tuple(
-        _turned(child, f"{path}.{label!s}", paths)
-        for label, child in zip(labels, children, strict=True)
+        _turned(child, f"{path}.{label!s}", paths) for label, child in named_children(node)
     )
+    if not made:
+        return node
     update: dict[str, Any] = {"children": made}
     if isinstance(node, DictNode) and path in paths:
         update = {"keys": node.keys[::-1], "children": made[::-1]}

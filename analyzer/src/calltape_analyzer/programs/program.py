@@ -42,7 +42,7 @@ from calltape_schema.tree import (
     FieldsNode,
     Leaf,
     SequenceNode,
-    children_of,
+    walk,
 )
 
 __all__ = ["Program"]
@@ -207,15 +207,10 @@ class Program:
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
-        found: dict[str, None] = {}
-        waiting = list(self.result[0].layout.nodes.values())
-        while waiting:
-            node = waiting.pop()
-            waiting += children_of(node)
-            name = node.type if isinstance(node, FieldsNode | SequenceNode | DictNode) else None
-            if name is not None and self.classes.get(name) is None:
-                found[name] = None
-        return sorted(found)
+        nodes = (node for root in self.result[0].layout.nodes.values() for node in walk(root))
+        typed = (node for node in nodes if isinstance(node, FieldsNode | SequenceNode | DictNode))
+        names = {node.type for node in typed if node.type is not None}
+        return sorted(name for name in names if self.classes.get(name) is None)
 
     def unmade(self, outputs: Sequence[Any]) -> list[Fact]:
         """The objects of a result that cannot be made although their classes are known here, each
