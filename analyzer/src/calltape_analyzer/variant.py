@@ -229,7 +229,7 @@ class Variant(ProgramSource, Shown):
         self, facts: VariantFacts, shown: Callable[[Column], Any]
     ) -> tuple[Any, ...] | dict[str, Any]:
         """The dynamic columns in the nesting of the arguments."""
-        from calltape_analyzer.arguments.nested_shapes import nested_shapes
+        from calltape_analyzer.arguments.plan import nested_shapes
 
         # The first call of a merged variant may lack what the others have.
         first = facts.group.first if facts.completions else facts.rows.first
@@ -342,11 +342,10 @@ class Variant(ProgramSource, Shown):
         return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
-        from calltape_analyzer.arguments.plan import Plan, as_passed, checked
+        from calltape_analyzer.arguments.plan import Plan, as_passed
 
         plan = Plan.of(self.facts, sample, self.sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
-        checked(arguments, plan.signature)
         return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
 
     def _call_at(self, index: int) -> Call:
