@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from calltape_analyzer.errors import Damage, InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
-from calltape_analyzer.observing.layout import DataKeysOf
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.layout import data_keys_of
+from calltape_analyzer.observing.signature import DataKeys, Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters, trusted_counters
 from calltape_analyzer.program_source import (
     DimKind,
@@ -117,9 +117,9 @@ class Tape(RecordedCalls, ProgramSource):
         known = Signature.of(self._target).without(frozenset(self.removed))
         return replace(known, data_keys=self._data_keys)
 
-    def _new_data_keys(self) -> DataKeysOf:
+    def _new_data_keys(self) -> DataKeys:
         # A part of this tape has the same: it is laid out as the whole.
-        return DataKeysOf(lambda: self._calls, Signature.of(self._target))
+        return data_keys_of(lambda: self._calls, Signature.of(self._target))
 
     @property
     def removed(self) -> tuple[str, ...]:

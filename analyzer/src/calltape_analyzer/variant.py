@@ -16,9 +16,10 @@ from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.selection import difference_of
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.size_table import Column
-from calltape_analyzer.observing.sorting import CallSorter, CallSource, difference_of
+from calltape_analyzer.observing.sorting import CallSorter, CallSource
 from calltape_analyzer.observing.traffic_counters import (
     counters_of_evidence,
     has_raised,

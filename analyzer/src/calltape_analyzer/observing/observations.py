@@ -10,6 +10,7 @@ anew for each call is none (docs/decisions/variants-and-shapes.md has the rule).
 
 from __future__ import annotations
 
+import hashlib
 import re
 from ast import literal_eval
 from collections import Counter
@@ -33,12 +34,14 @@ __all__ = [
     "may_select",
     "shown_constant",
     "switches_of",
+    "typed_constant",
 ]
 
 
 MAX_VALUES = 8
 _MAX_COMBINATIONS = 64
 _MAX_TEXT = 64
+_MAX_TYPED = 1024
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}", re.ASCII)
 
 Constants = tuple["tuple[str, str] | None", ...]
@@ -108,6 +111,15 @@ def shown_constant(value: Any) -> str:
     return f"{value!r:.40}"
 
 
+def typed_constant(value: Any) -> tuple[str, str]:
+    """Type and ``repr`` of a value; of a long text its start and a hash."""
+    kind = type(value).__name__
+    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TYPED:
+        return kind, repr(value)
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+    return kind, f"{value[:_MAX_TYPED]!r} {hashlib.blake2b(data).hexdigest()}"
+
+
 @dataclass
 class LeafObservation:
     """What was seen at one path over all groups: a tensor or a scalar.
@@ -133,10 +145,6 @@ class LeafObservation:
     sizes: dict[tuple[int, int], Tally[int]] = field(default_factory=dict)
     values: Tally[Any] = field(default_factory=Tally)
     range: Span | None = None
-
-    def widen(self, span: Span) -> None:
-        """Widens the range."""
-        self.range = span if self.range is None else self.range.merge(span)
 
 
 def leaf_observations(groups: Iterable[Group]) -> list[LeafObservation]:
@@ -169,17 +177,17 @@ def _add_tensor(leaf: LeafObservation, group: Group, i: int) -> None:
         for size, seen in group.rows.sizes(column).items():
             tally.add(size, seen)
     if i in group.ranges:
-        leaf.widen(group.ranges[i])
+        leaf.range = group.ranges[i].merge(leaf.range)
 
 
 def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) -> None:
-    for column, place in zip(group.layout.int_columns, group.ints, strict=True):
+    for column, place in zip(group.layout.int_columns, group.layout.ints, strict=True):
         leaf = found[place.argument, place.path]
         for value, seen in group.rows.sizes(column).items():
             leaf.values.add(value, seen)
-        leaf.widen(group.rows.span(column))
+        leaf.range = group.rows.span(column).merge(leaf.range)
     varying = set(group.varying)
-    for place, value in zip(group.others, group.constants, strict=True):
+    for place, value in zip(group.layout.others, group.constants, strict=True):
         if place.private or place not in varying:
             leaf = found[place.argument, place.path]
             leaf.values.add(value, Seen(group.calls, group.first))
@@ -338,7 +346,7 @@ class Observations(Shown):
             known = self._structures[key[:2]] = _Structure(call.counter_key())
         group = known.part(key)
         if group is None:
-            group = known.add(Group(key, layout, key.facts, constants, first))
+            group = known.add(Group(key, layout, constants, first))
         if first < group.first:
             group.first, group.layout, group.constants = first, layout, constants
         return group

@@ -97,7 +97,7 @@ def constant_pools(
             axes = group.leaves[path.number]
             for axis, values in enumerate(axes):
                 key, span = pool_key(path, len(axes), axis), Span(values.min, values.max)
-                spans[key] = spans[key].merge(span) if key in spans else span
+                spans[key] = span.merge(spans.get(key))
                 own.add(key)
         calls.update(dict.fromkeys(own, group.calls))
     return {key for key, span in spans.items() if calls[key] > 1 and span.min == span.max}
@@ -114,8 +114,7 @@ def _add_to(
     kept: dict[_Name, Span] = {}
     for variant in variants:
         for column, name in _names_of(variant).items():
-            span = variant.every.span(column)
-            kept[name] = kept[name].merge(span) if name in kept else span
+            kept[name] = variant.every.span(column).merge(kept.get(name))
     calls = sum(group.calls for _, group in groups)
     kept_calls = sum(variant.calls for variant in variants)
     for variant in variants:
