@@ -14,7 +14,7 @@ from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import NoVariant
-from calltape_analyzer.exporting.onnx.assertions import checks_kept
+from calltape_analyzer.exporting.onnx.conversion import checks_kept
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
 from tests.analyzer.exported import assert_as_module, call, made, taped

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calltape_analyzer import ExportError, UsageError, export
-from calltape_analyzer.exporting.onnx.assertions import checks_kept
+from calltape_analyzer.exporting.onnx.conversion import checks_kept
 from calltape_analyzer.exporting.onnx.untranslated import reject_untranslated
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.torch_fixes.python_values import real_values
