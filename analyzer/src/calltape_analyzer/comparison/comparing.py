@@ -287,7 +287,11 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
 
 def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
     """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
-    return frozenset(path for path, leaf in leaves.items() if not has_values({path: leaf}))
+    return frozenset(
+        path
+        for path, leaf in leaves.items()
+        if is_withheld(leaf) or getattr(getattr(leaf, "device", None), "type", "") == "meta"
+    )
 
 
 def what_to_compare(expected: Mapping[str, Any], made_up: bool) -> Against:
@@ -312,10 +316,7 @@ def is_withheld(leaf: Any) -> bool:
 def has_values(leaves: Mapping[str, Any]) -> bool:
     """Whether all expected leaves have values to compare. In a recording of shapes some have only a
     dtype and a shape."""
-    return not any(
-        is_withheld(leaf) or getattr(getattr(leaf, "device", None), "type", "") == "meta"
-        for leaf in leaves.values()
-    )
+    return not without_value(leaves)
 
 
 def is_described(leaves: Mapping[str, Any]) -> bool:
@@ -391,7 +392,9 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
         expected, got: the tensors.
         bounds: ``(rtol, atol)``.
     """
-    digits = _DIGITS.get(str(expected.dtype).removeprefix("torch."), 17)
+    import torch
+
+    digits = _DIGITS.get(_dtype(expected), 17)
 
     def text(value: Any) -> str:
         return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
@@ -401,7 +404,7 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
         found, beyond = _apart(one, other, bounds)
         elements = tuple(
             ElementDifference(
-                _place_of(start + place, tuple(expected.shape)),
+                tuple(map(int, torch.unravel_index(torch.tensor(start + place), expected.shape))),
                 text(one[place].item()),
                 text(other[place].item()),
             )
@@ -416,14 +419,6 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
         )
         start += len(one)
     return every
-
-
-def _place_of(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    found: list[int] = []
-    for size in reversed(shape):
-        place, rest = divmod(place, size)
-        found.append(rest)
-    return tuple(reversed(found))
 
 
 def _flat_parts(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:
