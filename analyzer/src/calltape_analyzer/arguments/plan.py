@@ -104,7 +104,8 @@ class Plan:
                 return FormLeaf("int", node.scalar)
             return None
 
-        found = {name: form_of_argument(node, leaf_of) for name, node in layout.nodes.items()}
+        found = {n: _plain(one, leaf_of) or _flat(one, leaf_of) for n, one in layout.nodes.items()}
+        # An argument without a leaf is a constant.
         inputs = {name: form for name, form in found.items() if form is not None}
         leading = sum(name in inputs for name in layout.arguments[: layout.positional])
         forms = dict(zip(_parameters(inputs), inputs.values(), strict=True))
@@ -261,19 +262,7 @@ class PlainForm:
 
 
 LeafOf = Callable[[Node], "FormLeaf | None"]
-
-
-def form_of_argument(node: Node, leaf_of: LeafOf) -> PlainForm | None:
-    """The form of an argument; None if it has no leaf, and so is a constant.
-
-    Args:
-        node: of a layout.
-        leaf_of: gives the leaf that a node is: a tensor, or an int that is an input.
-    """
-    found = _plain(node, leaf_of)
-    if found is not None:
-        return found
-    return _flat(node, leaf_of)
+"""Gives the leaf that a node is: a tensor, or an int that is an input."""
 
 
 def form_of_result(node: Node, leaf_of: LeafOf) -> PlainForm:

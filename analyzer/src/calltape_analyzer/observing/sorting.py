@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from calltape_analyzer.observing.contexts import Context, Mode
@@ -68,10 +68,11 @@ _MAX_UNITED = 4096
 _MAX_UNITED_BYTES = 2 * 2**20  # less than stays decoded: each is decoded once, not twice
 
 
+@dataclass(eq=False, repr=False)
 class CallSorter:
     """Sorts calls into groups. Each combination of structure, leaves and scalars is sorted once.
 
-    Args:
+    Attributes:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
         model: has the modules that may be keys of dicts among the arguments of live calls.
@@ -83,32 +84,20 @@ class CallSorter:
             likewise.
         unshared: the pairs of paths of tensors of which it does not matter to the model whether
             they are one object, or share memory.
-
-    Attributes:
         training_modes: the modes of the model (True for training) that calls so far were in.
     """
 
-    def __init__(
-        self,
-        signature: Signature,
-        renamed: Renamed = str,
-        model: Any = None,
-        asked: Collection[Mode] = (),
-        laid_out: Collection[str] = (),
-        ordered: Collection[str] = (),
-        unshared: Collection[tuple[str, str]] = (),
-    ) -> None:
-        self.signature = signature
-        self.renamed = renamed
-        self.model = model
-        self.asked = frozenset(asked)
-        self.laid_out = frozenset(laid_out)
-        self.ordered = frozenset(ordered)
-        self.unshared = frozenset(unshared)
-        self._module_names: dict[int, str] | None = None
-        self._layouts: dict[Hashable, ArgumentLayout] = {}
-        self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
-        self.training_modes: set[bool] = set()
+    signature: Signature
+    renamed: Renamed = str
+    model: Any = None
+    asked: frozenset[Mode] = frozenset()
+    laid_out: frozenset[str] = frozenset()
+    ordered: frozenset[str] = frozenset()
+    unshared: frozenset[tuple[str, str]] = frozenset()
+    training_modes: set[bool] = field(default_factory=set, init=False)
+    _module_names: dict[int, str] | None = field(default=None, init=False)
+    _layouts: dict[Hashable, ArgumentLayout] = field(default_factory=dict, init=False)
+    _switches: dict[bytes, tuple[tuple[int, Any], ...]] = field(default_factory=dict, init=False)
 
     def separate_by(
         self,
@@ -153,18 +142,13 @@ class CallSorter:
 
     def with_model(self, model: Any) -> CallSorter:
         """A sorter for which modules of a model may be keys of dicts."""
-        return self._but(self.signature, model)
+        return replace(self, model=model)
 
     def with_varying(self, names: frozenset[str]) -> CallSorter:
         """A sorter for which these ints are arguments of each call, too."""
         if names <= self.signature.varying:
             return self
-        signature = self.signature.with_varying(names)
-        return self._but(signature, self.model)
-
-    def _but(self, signature: Signature, model: Any) -> CallSorter:
-        own = self.asked, self.laid_out, self.ordered, self.unshared
-        return type(self)(signature, self.renamed, model, *own)
+        return replace(self, signature=self.signature.with_varying(names))
 
     def observations(self, calls: Calls) -> Observations:
         """What was seen in the calls.
@@ -270,7 +254,10 @@ class CallSorter:
             switches = _switches(tree.spec().root, self.signature)
             self._switches[tree.structure] = switches
         on = tuple(_is_same(tree.scalars[index], default) for index, default in switches)
-        devices = self._devices(tree)
+        recorded = tree.spec().context
+        devices: frozenset[str] = frozenset()
+        if recorded is not None and recorded.autocast:  # it matters where the arguments are
+            devices = frozenset(leaf.device for leaf in tree.facts())
         found = self._layouts.get((tree.structure, on, devices))
         if found is None:
             spec = tree.spec()
@@ -281,13 +268,6 @@ class CallSorter:
             self._layouts[tree.structure, on, devices] = found
             self.training_modes.add(context.training)
         return found
-
-    def _devices(self, tree: Tree) -> frozenset[str]:
-        """The devices of the arguments, if it matters where they are."""
-        recorded = tree.spec().context
-        if recorded is None or not recorded.autocast:
-            return frozenset()
-        return frozenset(leaf.device for leaf in tree.facts())
 
 
 @dataclass(slots=True)
