@@ -7,7 +7,7 @@ tensors within their recorded range, texts of their recorded length.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -122,6 +122,8 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
         TapeError: the tensors cannot be read.
         InferenceError: a tensor is of a kind that was not recorded.
     """
+    import torch
+
     tree = call.record.inputs
     placed = sorter.sorted(tree)
     room = memory_limit_of(call.tape_bytes)
@@ -136,10 +138,14 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     found = {leaf: tensor.detach() for leaf, tensor in read.items()}
     tensors = [found[place.number] for place in places]
     if sorter.unshared:
-        tensors = _told_apart(tensors, places, sorter.unshared)
+        apart = {other for _, other in sorter.unshared}
+        pairs = zip(tensors, places, strict=True)
+        tensors = [copies([one])[0] if str(place) in apart else one for one, place in pairs]
     if lacking:
         fit_offsets(placed.layout.nested, tensors, scalars)
-    return Sample(_on(device, tensors), scalars, room)
+    if device is not None and torch.device(device).type != "cpu":
+        tensors = copies(tensors, device)
+    return Sample(tensors, scalars, room)
 
 
 def _fill_in(
@@ -160,24 +166,6 @@ def _fill_in(
         dtype = tensors[leaf].dtype
         tensors[leaf] = made_up_leaf(facts[leaf], dtype, spans.get(leaf), seed)
     place_together(facts, tensors, lacking)
-
-
-def _told_apart(
-    tensors: list[Any], places: Sequence[LeafPath], pairs: Collection[tuple[str, str]]
-) -> list[Any]:
-    """The tensors, each second one of these pairs in memory of its own."""
-    own = {other for _, other in pairs}
-    return [
-        copies([tensor])[0] if str(place) in own else tensor
-        for tensor, place in zip(tensors, places, strict=True)
-    ]
-
-
-def _on(device: Any, tensors: list[Any]) -> list[Any]:
-    import torch
-
-    stays = device is None or torch.device(device).type == "cpu"
-    return tensors if stays else copies(tensors, device)
 
 
 def sample_in(variant: VariantFacts, call: Call, sorter: CallSorter, device: Any = None) -> Sample:

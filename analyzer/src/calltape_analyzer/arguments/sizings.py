@@ -406,16 +406,11 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
 
 
 def _steps(count: int) -> Iterable[tuple[int, ...]]:
-    """Steps for so many symbols: all combinations, the smallest first, if they are not too many."""
+    """Steps for so many symbols: all combinations, the smallest first; of too many, some in which
+    all steps differ."""
     if _MAX_STEPS**count > _MAX_TRIED:
-        return _diagonal(count)
+        return [tuple(range(start, start + count)) for start in range(_MAX_STEPS)]
     return sorted(product(range(_MAX_STEPS), repeat=count), key=lambda step: (sum(step), step))
-
-
-def _diagonal(count: int) -> Iterator[tuple[int, ...]]:
-    """Steps for symbols that are too many to try all combinations: all steps differ."""
-    for start in range(_MAX_STEPS):
-        yield tuple(start + i for i in range(count))
 
 
 def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:

@@ -400,17 +400,15 @@ class _Segment:
             self._recorder = self._tape = None
 
     def tape(self) -> Tape:
-        if self._recorder is not None and self._is_behind(self._recorder):
-            # Not closed: somebody may still hold calls of it.
-            self._tape = None
-            self._classes = dict(self._recorder.classes)
+        if self._recorder is not None:
+            self._recorder.flush()
+            if self._tape is None or self._recorder.stats().kept != len(self._tape):
+                # Not closed: somebody may still hold calls of it.
+                self._tape = None
+                self._classes = dict(self._recorder.classes)
         if self._tape is None:
             self._tape = open_tape(self.path, classes=self._classes)
         return self._tape
-
-    def _is_behind(self, recorder: Recorder) -> bool:
-        recorder.flush()
-        return self._tape is None or recorder.stats().kept != len(self._tape)
 
 
 _Feed = tuple[str, str, Any, bool]
