@@ -22,12 +22,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.pytree.caches import has_known_state
+from calltape_analyzer.pytree.memory import storage_of
 
 __all__ = [
     "apart_from",
     "in_words",
     "preserved",
-    "storage_of",
     "unchanged",
     "was_written",
     "written_by",
@@ -469,14 +469,6 @@ def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, 
 def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
     """Whether somebody wrote to a tensor that was a copy of another, even the same values."""
     return bool(now._version) or not same(before, now)
-
-
-def storage_of(tensor: torch.Tensor) -> int | None:
-    """What is equal for tensors of one storage, and for no others; None for what has none."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):  # a sparse tensor has no storage
-        return None
 
 
 @contextlib.contextmanager

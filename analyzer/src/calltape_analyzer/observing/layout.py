@@ -138,11 +138,6 @@ class LeafPath(NamedTuple):
         """Whether it is an int, which has a column; other scalars are constants."""
         return self.kind == "int"
 
-    @property
-    def attribute(self) -> str:
-        """The last part of the path, or the argument's name."""
-        return self.path.rpartition(".")[2] if self.path else self.argument
-
 
 @dataclass(frozen=True, eq=False)
 class ArgumentLayout:
