@@ -150,10 +150,11 @@ class ObserverInfo:
         tree = call.record.outputs
         if tree is None:
             return []
-        slots = (
-            Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root).slots()
-        )
-        found = [None if s.leaf is None else call.tensor("outputs", s.leaf) for s in slots]
+        form = Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root)
+        leaves = (slot.leaf for slot in form.slots())
+        found: list[Any] = [
+            None if leaf is None else call.tensor("outputs", leaf) for leaf in leaves
+        ]
         return [one.detach() if hasattr(one, "detach") else one for one in found]
 
     def call(self, index: int) -> Call:
