@@ -22,9 +22,9 @@ from calltape_analyzer.explanation import (
     PartExplanation,
     Sighting,
 )
+from calltape_analyzer.observing.distinctions import fixed_values, structure_values
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
-from calltape_analyzer.observing.selection import fixed_values, structure_values
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSource

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 
+from calltape_analyzer.observing.distinctions import LEFT_OUT, is_public, public_path
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.selection import LEFT_OUT, is_name, is_public, public_path
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.program_source import BatchFor, DimNames
-    from calltape_analyzer.variant import FoundVariant, Variant, VariantList, VariantShapes
-    from calltape_analyzer.variant_choice import Chosen
+    from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList, VariantShapes
 
 __all__ = ["Tape", "check_tape"]
 
@@ -211,7 +210,7 @@ class Tape(RecordedCalls, ProgramSource):
         return made
 
     def _only_variants(self, wanted: Chosen) -> Tape:
-        from calltape_analyzer.variant_choice import chosen_variants
+        from calltape_analyzer.variant import chosen_variants
 
         places, chosen = chosen_variants(self.variants(), wanted)
         refs = (call.ref for variant in chosen for call in variant.calls)

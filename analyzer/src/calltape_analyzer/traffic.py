@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
+from calltape_analyzer.observing.distinctions import fixed_values
 from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import varying_ints
-from calltape_analyzer.observing.selection import fixed_values
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen, Span

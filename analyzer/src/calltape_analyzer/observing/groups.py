@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath, counter_key_of
+from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable
 from calltape_analyzer.observing.tallies import Seen, Span
@@ -408,8 +408,3 @@ class SortedCall(NamedTuple):
     row: SizeRow
     leaves: tuple[Leaf, ...]
     signature: Signature
-
-    def counter_key(self) -> Hashable:
-        """Equal for calls that traffic counters cannot tell apart."""
-        facts = tuple((fact.dtype, fact.rank) for fact in self.key.facts)
-        return counter_key_of(self.layout, facts, self.signature)

@@ -309,14 +309,14 @@ def varying_ints(layouts: Iterable[ArgumentLayout], signature: Signature) -> fro
 
 
 def counter_key_of(
-    layout: ArgumentLayout, facts: Sequence[tuple[str, int]], signature: Signature
+    layout: ArgumentLayout, facts: Iterable[Sequence[Any]], signature: Signature
 ) -> Hashable:
     """Equal for calls that traffic counters cannot tell apart. They do not know the value of a
     scalar, so that it may be its parameter's default, which a layout leaves out.
 
     Args:
         layout: of the call.
-        facts: dtype and rank of each tensor.
+        facts: of each tensor, first its dtype and its rank.
         signature: of the method that was called.
     """
 
@@ -324,7 +324,7 @@ def counter_key_of(
         known = signature.by_name.get(name)
         return known is not None and known.has_default and known.default is not None
 
-    return tuple(facts), tuple(
+    return tuple(tuple(one[:2]) for one in facts), tuple(
         (name, key)
         for name, key in layout.keys
         if name != CONTEXT  # whether autocast met an argument is not counted

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
+from calltape_analyzer.observing.layout import counter_key_of
 from calltape_analyzer.observing.tallies import Seen, Span, Tally
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.reading.call_ref import CallRef
@@ -343,7 +344,8 @@ class Observations(Shown):
         layout, constants = call.layout, call.constants
         known = self._structures.get(key[:2])
         if known is None:
-            known = self._structures[key[:2]] = _Structure(call.counter_key())
+            counter_key = counter_key_of(layout, key.facts, call.signature)
+            known = self._structures[key[:2]] = _Structure(counter_key)
         group = known.part(key)
         if group is None:
             group = known.add(Group(key, layout, constants, first))

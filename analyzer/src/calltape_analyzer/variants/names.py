@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from calltape_analyzer.observing.contexts import FLOAT
+from calltape_analyzer.observing.distinctions import is_public
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.selection import is_name, is_public
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.pytree.caches import is_cache_argument

@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import Field
 
 from calltape_analyzer.fitting import fitted, table_lines
+from calltape_analyzer.observing.distinctions import structure_values
 from calltape_analyzer.observing.groups import LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.selection import structure_values
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, SizeSeen, Span
 from calltape_analyzer.plain_data import PlainData, Sketch
