@@ -147,6 +147,10 @@ class LeafObservation:
     values: Tally[Any] = field(default_factory=Tally)
     range: Span | None = None
 
+    def widen(self, span: Span) -> None:
+        """Widens the range."""
+        self.range = span.merge(self.range)
+
 
 def leaf_observations(groups: Iterable[Group]) -> list[LeafObservation]:
     """What was seen of each tensor and scalar, in the order of appearance.
@@ -178,7 +182,7 @@ def _add_tensor(leaf: LeafObservation, group: Group, i: int) -> None:
         for size, seen in group.rows.sizes(column).items():
             tally.add(size, seen)
     if i in group.ranges:
-        leaf.range = group.ranges[i].merge(leaf.range)
+        leaf.widen(group.ranges[i])
 
 
 def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) -> None:
@@ -186,7 +190,7 @@ def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) ->
         leaf = found[place.argument, place.path]
         for value, seen in group.rows.sizes(column).items():
             leaf.values.add(value, seen)
-        leaf.range = group.rows.span(column).merge(leaf.range)
+        leaf.widen(group.rows.span(column))
     varying = set(group.varying)
     for place, value in zip(group.layout.others, group.constants, strict=True):
         if place.private or place not in varying:
