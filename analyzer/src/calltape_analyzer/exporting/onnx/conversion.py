@@ -14,7 +14,7 @@ import itertools
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,7 +88,7 @@ def to_onnx(
             open_lengths(True),
             _values_of_trace(exported, kept=by_values),
             kept_assertions(of_model=False),
-            checks_kept(_translatable) as checks,
+            checks_kept() as checks,
         ):
             warnings.simplefilter("ignore")
             return torch.onnx.export(exported, (), None, **given), checks
@@ -117,12 +117,9 @@ def to_onnx(
 
 
 @contextmanager
-def checks_kept(change: Callable[[Any], None]) -> Iterator[list[str]]:
+def checks_kept() -> Iterator[list[str]]:
     """Keeps the assertions of a program that is converted within the block, each as an output
-    behind its own.
-
-    Args:
-        change: changes its graph when torch has taken its operators apart.
+    behind its own; and changes single operators of it to some that ONNX has.
 
     Yields:
         What each says if it does not hold, in torch's words; filled in by the conversion.
@@ -137,7 +134,8 @@ def checks_kept(change: Callable[[Any], None]) -> Iterator[list[str]]:
 
     def keep(module: Any) -> Any:
         _reject_within(module)
-        change(module)
+        _widen_indices(module)
+        _ask_pairs_for_sizes(module)
         messages[:] = _with_checks(module.graph)
         return remove(module)
 
@@ -227,12 +225,6 @@ def _join_checks(program: Any, messages: list[str]) -> None:
     graph.append(ir.Node("", "Concat", checks, [ir.AttrInt64("axis", 0)], outputs=[joined]))
     graph.outputs.append(joined)
     program.model.metadata_props[CHECKS] = json.dumps(messages)
-
-
-def _translatable(module: Any) -> None:
-    """Changes a graph of single operators to one of which ONNX has each."""
-    _widen_indices(module)
-    _ask_pairs_for_sizes(module)
 
 
 def _ask_pairs_for_sizes(module: Any) -> None:
