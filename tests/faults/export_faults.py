@@ -85,7 +85,7 @@ FAULTS = (
     Fault(
         "onnx-narrow-indices",
         f"{_ANALYZER}exporting/onnx/conversion.py",
-        "    _widen_indices(module)\n",
+        "        _widen_indices(module)\n",
         "",
         "A model that indexes with int32 tensors has no ONNX model.",
         ("analyzer/exporting/test_onnx_conversion.py",),

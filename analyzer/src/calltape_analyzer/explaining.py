@@ -22,7 +22,7 @@ from calltape_analyzer.explanation import (
     PartExplanation,
     Sighting,
 )
-from calltape_analyzer.observing.fixed_values import fixed_values, structure_values
+from calltape_analyzer.observing.distinctions import fixed_values, structure_values
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.signature import Signature
@@ -185,7 +185,7 @@ def _parts_of(reasons: _VariantReasons, text: str) -> list[PartExplanation]:
             layouts = reasons.variant.findings.tensors[i].layouts
             made = reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions)
             found.append(made.model_copy(update={"layouts": layouts}))
-    for column, place in zip(group.layout.int_columns, group.ints, strict=True):
+    for column, place in zip(group.layout.int_columns, group.layout.ints, strict=True):
         if _is_below(str(place), text):
             dimensions = (reasons.dimension(column),)
             found.append(reasons.part(str(place), "int", dimensions=dimensions))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 
-from calltape_analyzer.observing.fixed_values import LEFT_OUT, is_public, public_path
+from calltape_analyzer.observing.distinctions import LEFT_OUT, is_public, public_path
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from calltape_analyzer.errors import Damage, InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
-from calltape_analyzer.observing.layout import DataKeysOf
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.layout import data_keys_of
+from calltape_analyzer.observing.signature import DataKeys, Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters, trusted_counters
 from calltape_analyzer.program_source import (
     DimKind,
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.program_source import BatchFor, DimNames
-    from calltape_analyzer.variant import FoundVariant, Variant, VariantList, VariantShapes
-    from calltape_analyzer.variant_choice import Chosen
+    from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList, VariantShapes
 
 __all__ = ["Tape", "check_tape"]
 
@@ -117,9 +116,9 @@ class Tape(RecordedCalls, ProgramSource):
         known = Signature.of(self._target).without(frozenset(self.removed))
         return replace(known, data_keys=self._data_keys)
 
-    def _new_data_keys(self) -> DataKeysOf:
+    def _new_data_keys(self) -> DataKeys:
         # A part of this tape has the same: it is laid out as the whole.
-        return DataKeysOf(lambda: self._calls, Signature.of(self._target))
+        return data_keys_of(lambda: self._calls, Signature.of(self._target))
 
     @property
     def removed(self) -> tuple[str, ...]:
@@ -211,7 +210,7 @@ class Tape(RecordedCalls, ProgramSource):
         return made
 
     def _only_variants(self, wanted: Chosen) -> Tape:
-        from calltape_analyzer.variant_choice import chosen_variants
+        from calltape_analyzer.variant import chosen_variants
 
         places, chosen = chosen_variants(self.variants(), wanted)
         refs = (call.ref for variant in chosen for call in variant.calls)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from calltape_analyzer.observing.fixed_values import fixed_values
+from calltape_analyzer.observing.distinctions import fixed_values
 from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import varying_ints
 from calltape_analyzer.observing.size_table import SizeTable
@@ -104,7 +104,7 @@ class TapeTraffic:
         for group in self.observations.groups.values():
             for i, span in group.ranges.items():
                 place = str(group.layout.tensors[i])
-                found[place] = found[place].merge(span) if place in found else span
+                found[place] = span.merge(found.get(place))
         return found
 
     @cached_property
@@ -185,7 +185,7 @@ def _answers_of(group: Group) -> Iterator[tuple[str, str, str]]:
         yield "dtype", str(place), facts.dtype
         yield "rank", str(place), str(facts.rank)
         yield "layout", str(place), facts.layout
-    for place in group.ints:
+    for place in group.layout.ints:
         yield "kind", str(place), "int"
     for value in fixed_values(group):
         yield "kind", value.place, value.kind

@@ -6,19 +6,20 @@ its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, overload
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Worth, bounded
+from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.observations import Observations
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.size_table import Column
-from calltape_analyzer.observing.sorting import CallSorter, CallSource, difference_of
+from calltape_analyzer.observing.sorting import CallSorter, CallSource
 from calltape_analyzer.observing.traffic_counters import (
     counters_of_evidence,
     has_raised,
@@ -56,11 +57,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acceptance",
+    "Chosen",
     "FoundVariant",
     "Variant",
     "VariantList",
     "VariantShapes",
     "calls_left_out",
+    "chosen_variants",
     "find_variants",
     "named_facts",
     "table_of",
@@ -229,7 +232,7 @@ class Variant(ProgramSource, Shown):
         self, facts: VariantFacts, shown: Callable[[Column], Any]
     ) -> tuple[Any, ...] | dict[str, Any]:
         """The dynamic columns in the nesting of the arguments."""
-        from calltape_analyzer.arguments.nested_shapes import nested_shapes
+        from calltape_analyzer.arguments.plan import nested_shapes
 
         # The first call of a merged variant may lack what the others have.
         first = facts.group.first if facts.completions else facts.rows.first
@@ -342,11 +345,10 @@ class Variant(ProgramSource, Shown):
         return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
-        from calltape_analyzer.arguments.plan import Plan, as_passed, checked
+        from calltape_analyzer.arguments.plan import Plan, as_passed
 
         plan = Plan.of(self.facts, sample, self.sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
-        checked(arguments, plan.signature)
         return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
 
     def _call_at(self, index: int) -> Call:
@@ -495,3 +497,37 @@ def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) ->
     for facts in found:
         name_symbols(facts)
     return found
+
+
+_MAX_CHOICES = 12
+
+Chosen: TypeAlias = str | int | Variant | Iterable[str | int | Variant]
+"""Variants of a tape: names, positions, or the variants."""
+
+
+def chosen_variants(variants: Sequence[Variant], wanted: Chosen) -> tuple[list[int], list[Variant]]:
+    """Some of the variants of a tape, with their positions.
+
+    Args:
+        variants: all.
+        wanted: a name, a position, a variant, or several of these. ``"2"`` is a position unless
+            it is a name.
+
+    Raises:
+        UsageError: there is no such variant; says which there are.
+    """
+    names = [variant.name for variant in variants]
+    places: list[int] = []
+    given = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
+    for one in given:
+        name = one.name if isinstance(one, Variant) else one
+        at = int(name) if isinstance(name, str) and name.isdecimal() else name
+        if name in names:
+            places.append(names.index(str(name)))
+        elif isinstance(at, int) and at in range(len(names)):
+            places.append(at)
+        else:
+            known = variant_names(names, _MAX_CHOICES) or "none"
+            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}")
+    places = sorted(set(places))
+    return places, [variants[place] for place in places]

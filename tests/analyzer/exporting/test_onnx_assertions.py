@@ -14,7 +14,7 @@ from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import NoVariant
-from calltape_analyzer.exporting.onnx.assertions import checks_kept
+from calltape_analyzer.exporting.onnx.conversion import checks_kept
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
 from tests.analyzer.exported import assert_as_module, call, made, taped
@@ -110,5 +110,5 @@ class ChecksInABranch(torch.nn.Module):
 def test_an_assertion_within_a_branch_is_refused() -> None:
     traced = torch.export.export(ChecksInABranch(), (torch.ones(3), torch.tensor(2)))
     refusal = "a branch or a loop of it asserts: Runtime assertion failed for expression u0 <= 4"
-    with checks_kept(lambda _: None), pytest.raises(Exception, match=refusal):
+    with checks_kept(), pytest.raises(Exception, match=refusal):
         torch.onnx.export(traced, (), None, dynamo=True, verbose=False)

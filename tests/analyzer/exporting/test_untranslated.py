@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calltape_analyzer import ExportError, UsageError, export
-from calltape_analyzer.exporting.onnx.assertions import checks_kept
+from calltape_analyzer.exporting.onnx.conversion import checks_kept
 from calltape_analyzer.exporting.onnx.untranslated import reject_untranslated
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.torch_fixes.python_values import real_values
@@ -128,7 +128,7 @@ def test_a_branch_of_a_program_is_looked_at() -> None:
 
 def test_an_assertion_about_a_float_is_never_converted() -> None:
     program = traced(Calls(decides_by_a_float), 4)
-    with checks_kept(lambda _: None), pytest.raises(Exception, match="decides by a float"):
+    with checks_kept(), pytest.raises(Exception, match="decides by a float"):
         torch.onnx.export(program, (), None, dynamo=True, verbose=False)
 
 

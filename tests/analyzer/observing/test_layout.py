@@ -133,8 +133,6 @@ def test_places_say_argument_path_and_owner(tmp_path: Path) -> None:
     )
     assert places(found) == ["x.0", "x.1.k", "last.keys", "mask", "last.seen"]
     assert found.layout.tensors[2].owner == "tests.analyzer.observing.classes:PairCache"
-    assert found.layout.tensors[2].attribute == "keys"
-    assert found.layout.scalars[0].attribute == "mask"
     assert found.layout.arguments == ("x", "mask", "last")
 
 

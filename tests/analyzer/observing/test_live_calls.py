@@ -193,7 +193,7 @@ def assert_live_is_recorded(
     assert live.placed.layout.keys == recorded.layout.keys
     assert live.placed.key == recorded.key
     assert live.placed.row == recorded.row
-    assert live.placed.facts == recorded.facts
+    assert live.placed.key.facts == recorded.key.facts
     assert repr(live.placed.constants) == repr(recorded.constants)
     assert live.placed.layout.tensors == tuple(
         place._replace(number=own.number)

@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import Tape, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.observing.signature import ParameterNesting, Signature
+from calltape_analyzer.observing.signature import Signature, nested
 from tests.analyzer.tapes import Recorded, target_of, write_tape
 
 D = torch.export.Dim.DYNAMIC
@@ -74,10 +74,6 @@ def test_an_argument_with_the_name_of_the_variadic_one(tmp_path: Path) -> None:
 
 def test_members_keep_their_place() -> None:
     signature = Signature.of(target_of(with_both))
-    nesting = ParameterNesting.of(signature, 2, ["x", "rest.0", "a"])
-    assert nesting == ParameterNesting(False, 2, ("rest", 1), ("more", ("a",)))
-    assert list(nesting.arranged({"x": 1, "rest.0": 2, "a": 3}).items()) == [
-        ("x", 1),
-        ("rest", (2,)),
-        ("more", {"a": 3}),
-    ]
+    made = nested(signature, 2, {"x": 1, "rest.0": 2, "a": 3})
+    assert isinstance(made, dict)
+    assert list(made.items()) == [("x", 1), ("rest", (2,)), ("more", {"a": 3})]

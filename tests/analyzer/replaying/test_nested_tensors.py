@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape, open_tape, redact, replay
-from calltape_analyzer.arguments.complete_inputs import complete_inputs
-from calltape_analyzer.arguments.samples import recorded_sample, resized
+from calltape_analyzer.arguments.samples import complete_inputs, recorded_sample, resized
 from calltape_recorder import record
 from tests.analyzer.nested import Attends, Scales, nested
 from tests.analyzer.observed import sorter_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape, TapeError, export, open_tape, replay
-from calltape_analyzer.arguments.complete_inputs import complete_inputs
+from calltape_analyzer.arguments.samples import complete_inputs
 from calltape_analyzer.limits import Limits
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calltape_analyzer import TapeError, open_tape, replay
-from calltape_analyzer.arguments.complete_inputs import complete_inputs
+from calltape_analyzer.arguments.samples import complete_inputs
 from calltape_analyzer.testing import assert_replays
 from calltape_analyzer.testing.chosen_tapes import Choice, Problem, choices_of
 from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS

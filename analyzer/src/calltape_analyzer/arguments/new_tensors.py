@@ -62,7 +62,8 @@ def made_up(
     made = torch.empty(tuple(shape), dtype=dtype)
     many = min(made.numel(), _DRAWN)
     if dtype.is_floating_point or dtype.is_complex:
-        return _repeat(torch.randn(many, dtype=_wide(dtype), generator=generator), made)
+        wide = torch.complex64 if dtype.is_complex else torch.float32
+        return _repeat(torch.randn(many, dtype=wide, generator=generator), made)
     low, high = (span.min, span.max) if span is not None else (0, 1)
     high = max(min(high, 2**63 - 2), -(2**63))  # torch draws below an int64
     low = min(max(low, -(2**63)), high)
@@ -95,12 +96,6 @@ def _repeat(drawn: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    import torch
-
-    return torch.complex64 if dtype.is_complex else torch.float32
-
-
 def tiled(
     tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str, *, salt: str = ""
 ) -> torch.Tensor:
@@ -130,15 +125,10 @@ def tiled(
             places = torch.arange(size, device=plain.device) % plain.shape[axis]
             plain = plain.index_select(axis, places)
     plain = plain.contiguous()
-    if tensor.dtype in _moving() and plain.numel() > tensor.numel():
+    moving = torch.float64, torch.float32, torch.float16, torch.bfloat16
+    if tensor.dtype in moving and plain.numel() > tensor.numel():
         plain = _moved(plain, tensor.shape, f"{seed}{salt}")
     return as_before(plain, tensor)
-
-
-def _moving() -> tuple[torch.dtype, ...]:
-    import torch
-
-    return torch.float64, torch.float32, torch.float16, torch.bfloat16
 
 
 def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
@@ -170,9 +160,14 @@ def fit_offsets(
 
     for node in nodes:
         parts = _leaves(node)
-        dim = _ragged_dimension(node, scalars)
-        if "values" not in parts or "offsets" not in parts or dim is None:
+        dims = [
+            int(scalars[child.scalar])
+            for name, child in zip(node.fields, node.children, strict=True)
+            if name == JAGGED_DIM and isinstance(child, ScalarNode) and child.kind == "int"
+        ]
+        if "values" not in parts or "offsets" not in parts or not dims:
             continue
+        dim = dims[0]
         values, offsets = tensors[parts["values"]], tensors[parts["offsets"]]
         lengths = tensors[parts["lengths"]] if "lengths" in parts else None
         rows = [offsets] if lengths is None else [offsets, lengths]
@@ -220,10 +215,3 @@ def share_offsets(layout: ArgumentLayout, tensors: dict[int, Any]) -> None:
 def _leaves(node: FieldsNode) -> Mapping[str, int]:
     pairs = zip(node.fields, node.children, strict=True)
     return {name: child.leaf for name, child in pairs if isinstance(child, TensorNode)}
-
-
-def _ragged_dimension(node: FieldsNode, scalars: Sequence[Any]) -> int | None:
-    for name, child in zip(node.fields, node.children, strict=True):
-        if name == JAGGED_DIM and isinstance(child, ScalarNode) and child.kind == "int":
-            return int(scalars[child.scalar])
-    return None

@@ -20,20 +20,26 @@ from typing import Any, Literal
 from calltape_analyzer.arguments.new_tensors import share_offsets
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.layout import ArgumentLayout, layout_of_value
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.layout import ArgumentLayout, laid_out
+from calltape_analyzer.observing.signature import PassedArguments, Signature, nested
 from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.caches import counted_size, is_same_size, source_of_derived
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.description import describe_result
+from calltape_analyzer.pytree.flattening import Flattener, FlatTree
+from calltape_analyzer.pytree.nodes import with_children
+from calltape_analyzer.pytree.placeholder import check_rebuilt, has_data_keys
 from calltape_analyzer.pytree.rebuilding import rebuild
 from calltape_analyzer.text import UniqueNames, unique
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.records import Tree
 from calltape_schema.tree import (
     ConstantNode,
     DictNode,
     FieldsNode,
     Node,
+    NoneNode,
     ScalarNode,
     SequenceNode,
     TensorNode,
@@ -47,10 +53,10 @@ __all__ = [
     "Template",
     "as_call",
     "as_passed",
-    "checked",
     "derived_tensors",
     "form_of_result",
     "identifier",
+    "nested_shapes",
     "template_of_result",
 ]
 
@@ -98,7 +104,8 @@ class Plan:
                 return FormLeaf("int", node.scalar)
             return None
 
-        found = {name: form_of_argument(node, leaf_of) for name, node in layout.nodes.items()}
+        found = {n: _plain(one, leaf_of) or _flat(one, leaf_of) for n, one in layout.nodes.items()}
+        # An argument without a leaf is a constant.
         inputs = {name: form for name, form in found.items() if form is not None}
         leading = sum(name in inputs for name in layout.arguments[: layout.positional])
         forms = dict(zip(_parameters(inputs), inputs.values(), strict=True))
@@ -128,7 +135,11 @@ class Plan:
         return tuple(unique(place.input_name for place in places))
 
     def build(self, sample: Sample, classes: ClassIndex, device: str | None) -> dict[str, Any]:
-        """The model's arguments by name for a sample."""
+        """The model's arguments by name for a sample.
+
+        Raises:
+            InferenceError: one holds an object that was not rebuilt.
+        """
         layout = self.template.layout
         given = {
             i: sample.scalars[i]
@@ -136,7 +147,9 @@ class Plan:
             if (place.is_int and i not in self.template.counters) or i in self.varying
         }
         tensors = {i: t for i, t in enumerate(sample.tensors) if i not in self.template.derived}
-        return self.template.build(tensors, given, classes, device)
+        arguments = self.template.build(tensors, given, classes, device)
+        check_rebuilt(arguments.items(), self.signature.may_lack)
+        return arguments
 
     def values(self, sample: Sample) -> list[Any]:
         """The inputs of the program for a sample, in order."""
@@ -249,19 +262,7 @@ class PlainForm:
 
 
 LeafOf = Callable[[Node], "FormLeaf | None"]
-
-
-def form_of_argument(node: Node, leaf_of: LeafOf) -> PlainForm | None:
-    """The form of an argument; None if it has no leaf, and so is a constant.
-
-    Args:
-        node: of a layout.
-        leaf_of: gives the leaf that a node is: a tensor, or an int that is an input.
-    """
-    found = _plain(node, leaf_of)
-    if found is not None:
-        return found
-    return _flat(node, leaf_of)
+"""Gives the leaf that a node is: a tensor, or an int that is an input."""
 
 
 def form_of_result(node: Node, leaf_of: LeafOf) -> PlainForm:
@@ -379,12 +380,7 @@ class Template:
 def _on_device(node: Node, device: str) -> Node:
     if isinstance(node, ConstantNode):
         return node.model_copy(update={"name": device}) if node.kind == "device" else node
-    children = children_of(node)
-    if not children:
-        return node
-    made = tuple(_on_device(child, device) for child in children)
-    changed = any(a is not b for a, b in zip(made, children, strict=True))
-    return node.model_copy(update={"children": made}) if changed else node
+    return with_children(node, lambda child: _on_device(child, device))
 
 
 def derived_tensors(layout: ArgumentLayout) -> dict[int, int]:
@@ -441,7 +437,7 @@ def template_of_result(value: Any) -> tuple[Template, list[Any], dict[str, type]
         while tracing is an output of the program, unless it is the size of a tensor beside it.
     """
     described = describe_result(value)
-    layout = layout_of_value(described.node)
+    layout = laid_out({"output": described.node}, 1)
     tensors = [described.tensors[place.number] for place in layout.tensors]
     scalars = tuple(described.scalars[place.number] for place in layout.scalars)
     counters = _counters(layout, tensors, scalars)
@@ -467,8 +463,60 @@ def _counters(
     return found
 
 
-def checked(arguments: Mapping[str, Any], signature: Signature) -> None:
-    """Raises InferenceError if an argument of a method contains a Placeholder."""
-    from calltape_analyzer.pytree.placeholder import check_rebuilt
+def nested_shapes(
+    tree: Tree,
+    variant: VariantFacts,
+    sorter: CallSorter,
+    classes: ClassIndex,
+    shown: Callable[[Column], Any],
+) -> tuple[Any, ...] | dict[str, Any]:
+    """The shapes in the form of a call's arguments, as
+    ``torch.export.export(dynamic_shapes=...)`` takes them for the model itself.
 
-    check_rebuilt(arguments.items(), signature.may_lack)
+    Args:
+        tree: the inputs of any call of the variant. Its arguments are positional or by keyword as
+            in this call.
+        variant: says which columns are dynamic.
+        sorter: lays them out.
+        classes: the classes that this process knows. How they are registered with torch's pytree
+            decides how they nest.
+        shown: gives what stands for a dynamic column.
+    """
+    layout = sorter.sorted(tree).layout
+    flattener = Flattener(tree.facts(), tree.scalars, classes)
+    tensors = {path.number: i for i, path in enumerate(layout.tensors)}
+    ints = {
+        path.number: column for path, column in zip(layout.ints, layout.int_columns, strict=True)
+    }
+    dynamic = set(variant.dynamic())
+
+    def shape(form: FlatTree) -> Any:
+        leaf, node = (None, None) if form.slot is None else (form.slot.leaf, form.slot.node)
+        if leaf is not None:
+            own = variant.group.dimensions(tensors[leaf])
+            return {column.axis: shown(column) for column in own if column in dynamic}
+        column = ints.get(node.scalar) if isinstance(node, ScalarNode) else None
+        return shown(column) if column is not None and column in dynamic else None
+
+    passed = PassedArguments.of(tree.spec().root, sorter.signature)
+    passed = passed.with_defaults(sorter.signature, len(tree.scalars))
+    # Arguments before members of *args are passed whatever they are.
+    variadic = sorter.signature.variadic_positional
+    has_members = variadic is not None and len(passed.positional) > variadic[1]
+    leading = variadic[1] if variadic is not None and has_members else 0
+    positional = [
+        pair for i, pair in enumerate(passed.positional) if pair[0] in layout.nodes or i < leading
+    ]
+    named = [
+        (name, node)
+        for name, node in passed.named
+        if name in layout.nodes and not isinstance(node, NoneNode)
+    ]
+    # torch takes keys for structure, so that nothing fits all calls if they are data.
+    told = {name for name, node in layout.nodes.items() if not has_data_keys(node)}
+    shapes = {
+        name: flattener.flatten(node).filled(shape, classes) if name in told else None
+        # If a name was passed twice, which raised, the layout has the second.
+        for name, node in dict((*positional, *named)).items()
+    }
+    return nested(sorter.signature, len(positional), shapes)

@@ -1,15 +1,16 @@
 """The values of a call, in the order of a layout: recorded, being passed, or with other sizes.
 
-In come a call and a variant. Out goes a :class:`Sample`. Tensors whose values are not on the tape
-(a shapes-only recording) are made up within their recorded range.
+In come a call and a variant. Out goes a :class:`Sample`; or, of a call alone, its arguments as they
+were passed. Values that are not on the tape (a recording of shapes, a redacted tape) are made up:
+tensors within their recorded range, texts of their recorded length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.new_tensors import fit_offsets, made_up_leaf, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
@@ -28,21 +29,27 @@ from calltape_analyzer.pytree.memory import (
     contiguous,
     copies,
     is_apart,
+    on_device,
     place_of,
     place_together,
     relaid_together,
 )
+from calltape_analyzer.pytree.nodes import nested_places, with_children
 from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
-from calltape_analyzer.pytree.tensors import dtype_of, zeros
+from calltape_analyzer.pytree.tensors import dtype_of, has_flags, with_flags, zeros
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import Completion, VariantFacts
-from calltape_schema.tree import Leaf, Node
+from calltape_schema.records import Tree
+from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, walk
 
 __all__ = [
+    "CompleteInputs",
     "LiveCall",
     "Sample",
+    "complete_inputs",
     "completed",
     "facts_of_tensors",
+    "has_made_up",
     "in_variant",
     "nudged",
     "recorded_sample",
@@ -115,47 +122,50 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
         TapeError: the tensors cannot be read.
         InferenceError: a tensor is of a kind that was not recorded.
     """
+    import torch
+
     tree = call.record.inputs
     placed = sorter.sorted(tree)
-    spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
     room = memory_limit_of(call.tape_bytes)
     places = placed.layout.tensors
     # One object that is passed twice is one leaf, and one object again.
     read = {place.number: _read(call, place, sorter.signature) for place in places}
-    missing = {i for i, place in enumerate(places) if read[place.number].device.type == "meta"}
-    facts = tree.facts()
-    lacking = {places[i].number: places[i] for i in missing}
-    check_tensors(room, [read[leaf] for leaf in lacking], [facts[leaf].shape for leaf in lacking])
-    for leaf, place in lacking.items():
-        dtype = read[leaf].dtype
-        read[leaf] = made_up_leaf(facts[leaf], dtype, spans.get(leaf), str(place))
+    lacking = {
+        place.number: str(place) for place in places if read[place.number].device.type == "meta"
+    }
+    _fill_in(tree, read, lacking, room)
     scalars = placed.layout.scalars_of(tree.scalars)
-    place_together(facts, read, lacking)
     found = {leaf: tensor.detach() for leaf, tensor in read.items()}
     tensors = [found[place.number] for place in places]
     if sorter.unshared:
-        tensors = _told_apart(tensors, places, sorter.unshared)
+        apart = {other for _, other in sorter.unshared}
+        pairs = zip(tensors, places, strict=True)
+        tensors = [copies([one])[0] if str(place) in apart else one for one, place in pairs]
     if lacking:
         fit_offsets(placed.layout.nested, tensors, scalars)
-    return Sample(_on(device, tensors), scalars, room)
+    if device is not None and torch.device(device).type != "cpu":
+        tensors = copies(tensors, device)
+    return Sample(tensors, scalars, room)
 
 
-def _told_apart(
-    tensors: list[Any], places: Sequence[LeafPath], pairs: Collection[tuple[str, str]]
-) -> list[Any]:
-    """The tensors, each second one of these pairs in memory of its own."""
-    own = {other for _, other in pairs}
-    return [
-        copies([tensor])[0] if str(place) in own else tensor
-        for tensor, place in zip(tensors, places, strict=True)
-    ]
+def _fill_in(
+    tree: Tree, tensors: dict[int, Any], lacking: Mapping[int, str], room: int | None
+) -> None:
+    """Makes up the values of tensors within their recorded range.
 
-
-def _on(device: Any, tensors: list[Any]) -> list[Any]:
-    import torch
-
-    stays = device is None or torch.device(device).type == "cpu"
-    return tensors if stays else copies(tensors, device)
+    Args:
+        tree: the inputs of a call.
+        tensors: by their number in it, on the meta device those that lack values; changed in place.
+        lacking: the numbers of these, each with a text. Another text gives other values.
+        room: how many bytes may be made.
+    """
+    facts = tree.facts()
+    spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+    check_tensors(room, [tensors[i] for i in lacking], [facts[i].shape for i in lacking])
+    for leaf, seed in lacking.items():
+        dtype = tensors[leaf].dtype
+        tensors[leaf] = made_up_leaf(facts[leaf], dtype, spans.get(leaf), seed)
+    place_together(facts, tensors, lacking)
 
 
 def sample_in(variant: VariantFacts, call: Call, sorter: CallSorter, device: Any = None) -> Sample:
@@ -369,3 +379,110 @@ def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
             )
         )
     return found
+
+
+_STAND_INS: dict[str, Any] = {"int": 1, "float": 1.0, "complex": (1.0, 0.0)}
+
+
+class CompleteInputs(NamedTuple):
+    """Arguments to call a model with.
+
+    Attributes:
+        args, kwargs: as they were passed.
+        made_up: how many of their values are not the recorded ones.
+        laid_out: how many of their tensors were made contiguous.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made_up: int
+    laid_out: int = 0
+
+
+def complete_inputs(
+    call: Call, device: Any = "cpu", *, are_contiguous: bool = False
+) -> CompleteInputs:
+    """The arguments of a call, made anew each time.
+
+    Args:
+        call: any call.
+        device: where its tensors go, as :meth:`Call.inputs_on` says.
+        are_contiguous: whether tensors are contiguous, however they lay in memory.
+
+    Raises:
+        TapeError: as :attr:`Call.inputs`; ``limit`` if the values that are not on the tape would
+            take too much memory.
+        InferenceError: torch has no such tensor, or nobody can tell the sizes of one.
+    """
+    import torch
+
+    tree, room = call.record.inputs, memory_limit_of(call.tape_bytes)
+    facts = tree.facts()
+    lacking = {
+        i: str(i)
+        for i, leaf in enumerate(facts)
+        # One that was on the meta device when the model was called never had values.
+        if leaf.key is None
+        and leaf.device != "meta"
+        and isinstance(call.tensor("inputs", i), torch.Tensor)
+    }
+    scalars = list(tree.scalars)
+    root = _StandIns(scalars, room).within(tree.spec().root)
+    made_up = len(lacking) + len(scalars) - len(tree.scalars)
+    if not made_up and not are_contiguous and not any(map(has_flags, facts)):
+        return CompleteInputs(*call.inputs_on(device), 0)
+    tensors = {leaf: call.tensor("inputs", leaf) for leaf in range(len(facts))}
+    _fill_in(tree, tensors, lacking, room)
+    fit_offsets([node for node, _ in nested_places(root)], tensors, scalars)
+    real = {i: t for i, t in tensors.items() if isinstance(t, torch.Tensor)}
+    are_mixed = any(one.device != "cpu" for one in facts)
+    stay = {i for i, one in enumerate(facts) if are_mixed and one.device == "cpu"}
+    moved = [i for i, t in real.items() if t.device.type != "meta" and i not in stay]
+    tensors = on_device(tensors, moved, device)
+    spread: list[int] = []
+    if are_contiguous:
+        # The tape has one element of an expanded axis, however long it is.
+        strided = (i for i in real if tensors[i].layout is torch.strided)
+        spread = [i for i in strided if not tensors[i].is_contiguous()]
+        shapes = [(facts[i].shape, tensors[i].dtype.itemsize) for i in spread]
+        check_memory(room, shapes, "contiguous arguments of one call")
+        tensors |= {i: contiguous(tensors[i]) for i in spread}
+    else:
+        tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
+    args, kwargs = call.build("inputs", root, tensors, scalars)
+    return CompleteInputs(args, kwargs, made_up, len(spread))
+
+
+def has_made_up(call: Call) -> bool:
+    """Whether the tape lacks the value of an argument, so that it is made up. A tensor that was on
+    the meta device when the model was called never had one."""
+    tree = call.record.inputs
+    if any(leaf.key is None and leaf.device != "meta" for leaf in tree.facts()):
+        return True
+    nodes = walk(tree.spec().root)
+    return any(isinstance(node, OpaqueNode) and node.of is not None for node in nodes)
+
+
+class _StandIns:
+    """Stand-ins for scalars whose values the policy kept off the tape."""
+
+    def __init__(self, scalars: list[Any], room: int) -> None:
+        self._scalars = scalars
+        self._room = room
+
+    def within(self, node: Node) -> Node:
+        """The node with a scalar in place of each that is not on the tape."""
+        if not isinstance(node, OpaqueNode):
+            return with_children(node, self.within)
+        if node.of is None:
+            return node
+        length = 1 if node.length is None else self._scalars[node.length]
+        if node.of in ("str", "bytes"):
+            length = length if type(length) is int and length >= 0 else 1
+            check_memory(self._room, [((length,), 1)], "a text that is not on the tape")
+            self._room -= length
+            value: Any = "x" * length if node.of == "str" else b"x" * length
+        else:
+            value = _STAND_INS[node.of]
+        self._scalars.append(value)
+        return ScalarNode.model_construct(kind=node.of, scalar=len(self._scalars) - 1, type=None)

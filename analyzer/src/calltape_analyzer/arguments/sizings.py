@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
 from itertools import islice, product
@@ -148,12 +148,10 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     found: list[Sizing] = []
     for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
         values = values_at(variant, r)
-        for step in (1, 2):
-            free = _moved_up(variant, values, step)
-            moved = followed(variant.symbols, values, free)
-            if moved is not None and moved not in recorded:
-                recorded.add(moved)
-                found.append(Sizing(r, moved, True))
+        for sizing in _moved(variant, r, [_larger(variant, values, step) for step in (1, 2)]):
+            if sizing.values not in recorded:
+                recorded.add(sizing.values)
+                found.append(sizing)
             if len(found) == count:
                 return found
     return found
@@ -165,15 +163,10 @@ def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
     for them."""
     row = _smallest(variant)
     values = values_at(variant, row)
-    by_step: list[list[Sizing]] = [[], []]
-    for i, symbol in enumerate(variant.symbols):
-        if symbol.relation is not None or symbol.unit == 1 or values[i] <= 0:
-            continue
-        for found, step in zip(by_step, (_part(symbol.unit), 1), strict=True):
-            moved = followed(variant.symbols, values, {i: values[i] + step})
-            if moved is not None:
-                found.append(Sizing(row, moved, True))
-    return list(dict.fromkeys(by_step[0][:count] + by_step[1][:count]))
+    units = {i: s.unit for i, s in _free(variant) if s.unit > 1 and values[i] > 0}
+    part_way = _moved(variant, row, ({i: values[i] + _part(unit)} for i, unit in units.items()))
+    next_to = _moved(variant, row, ({i: values[i] + 1} for i in units))
+    return list(dict.fromkeys(part_way[:count] + next_to[:count]))
 
 
 def is_part_way(variant: VariantFacts, sizing: Sizing) -> bool:
@@ -202,32 +195,19 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 1. A trace is made with sizes of at least
     2, and a model may treat size 1 in another way (``squeeze``, broadcasting)."""
     recorded = {values_at(variant, r) for r in range(len(variant.rows))}
-    found: list[Sizing] = []
     row = _smallest(variant)
     values = values_at(variant, row)
-    for i, symbol in enumerate(variant.symbols):
-        if symbol.relation is None and values[i] > 1 and len(found) < count:
-            moved = followed(variant.symbols, values, {i: 1})
-            if moved is not None and moved not in recorded:
-                found.append(Sizing(row, moved, True))
-    free = {i: 1 for i, s in enumerate(variant.symbols) if s.relation is None and values[i] > 1}
-    moved = followed(variant.symbols, values, free)
-    if len(free) > 1 and moved is not None and moved not in recorded:
-        found.append(Sizing(row, moved, True))
-    return found
+    ones = {i: 1 for i, _ in _free(variant) if values[i] > 1}
+    alone = _moved(variant, row, ({i: 1} for i in ones))
+    together = _moved(variant, row, [ones] if len(ones) > 1 else [])
+    alone, together = ([s for s in of if s.values not in recorded] for of in (alone, together))
+    return alone[:count] + together
 
 
 def sizings_with_zero(variant: VariantFacts) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 0, and those that follow from it."""
-    row = _smallest(variant)
-    values = values_at(variant, row)
-    found: list[Sizing] = []
-    for i, symbol in enumerate(variant.symbols):
-        if symbol.relation is None and 0 not in symbol.values:
-            moved = followed(variant.symbols, values, {i: 0})
-            if moved is not None:
-                found.append(Sizing(row, moved, True))
-    return found
+    zeros = ({i: 0} for i, symbol in _free(variant) if 0 not in symbol.values)
+    return _moved(variant, _smallest(variant), zeros)
 
 
 def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -238,15 +218,8 @@ def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
 def sizings_below(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes below the recorded ones: one symbol at half its smallest value, the others small. They
     cost less than a recorded call."""
-    row = _smallest(variant)
-    values = values_at(variant, row)
-    found: list[Sizing] = []
-    for i, symbol in enumerate(variant.symbols):
-        half = min(symbol.values) // _BEYOND // symbol.unit * symbol.unit
-        moved = followed(variant.symbols, values, {i: half})
-        if symbol.relation is None and half > 1 and moved is not None:
-            found.append(Sizing(row, moved, True))
-    return found[:count]
+    halves = ((i, min(s.values) // _BEYOND // s.unit * s.unit) for i, s in _free(variant))
+    return _moved(variant, _smallest(variant), ({i: n} for i, n in halves if n > 1))[:count]
 
 
 def sizings_far(variant: VariantFacts) -> list[Sizing]:
@@ -258,17 +231,12 @@ def sizings_far(variant: VariantFacts) -> list[Sizing]:
 def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> list[Sizing]:
     """One symbol at a multiple of its largest value, the others as in the smallest row."""
     found: list[Sizing] = []
-    for factor, (i, symbol) in product(factors, enumerate(variant.symbols)):
-        if symbol.relation is not None or max(symbol.values) <= 0:
-            continue
-        # A tensor without elements has nothing to repeat.
-        row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
-        values = values_at(variant, row)
-        moved = followed(variant.symbols, values, {i: factor * max(symbol.values)})
-        sizing = None if moved is None else Sizing(row, moved, True)
-        if sizing is not None and elements_at(variant, sizing) <= elements:
-            found.append(sizing)
-    return found
+    for factor, (i, symbol) in product(factors, _free(variant)):
+        if max(symbol.values) > 0:
+            # A tensor without elements has nothing to repeat.
+            row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
+            found += _moved(variant, row, [{i: factor * max(symbol.values)}])
+    return [sizing for sizing in found if elements_at(variant, sizing) <= elements]
 
 
 def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -291,15 +259,37 @@ def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Siz
     """Sizes a little beyond given ones."""
     found: list[Sizing] = []
     for center in centers:
-        for step in (1, 2):
-            free = _moved_up(variant, center.values, step)
-            moved = followed(variant.symbols, center.values, free)
-            if moved is not None:
-                found.append(Sizing(center.row, moved, True))
+        larger = [_larger(variant, center.values, step) for step in (1, 2)]
+        found += _moved(variant, center.row, larger, center.values)
     return found
 
 
-def _moved_up(variant: VariantFacts, values: Sequence[int], step: int) -> dict[int, int]:
+def _free(variant: VariantFacts) -> list[tuple[int, Symbol]]:
+    """The symbols that follow from no others, with their numbers."""
+    return [(i, symbol) for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
+
+
+def _moved(
+    variant: VariantFacts,
+    row: int,
+    choices: Iterable[Mapping[int, int]],
+    values: Sequence[int] | None = None,
+) -> list[Sizing]:
+    """The sizes of a row with other values of free symbols, without those that :func:`followed`
+    rejects.
+
+    Args:
+        variant: any.
+        row: from which samples are made.
+        choices: the new values, by the number of the symbol.
+        values: of all symbols; by default those of the row.
+    """
+    before = values_at(variant, row) if values is None else values
+    made = (followed(variant.symbols, before, choice) for choice in choices)
+    return [Sizing(row, one, True) for one in made if one is not None]
+
+
+def _larger(variant: VariantFacts, values: Sequence[int], step: int) -> dict[int, int]:
     """New values of the symbols, a little larger and apart from each other."""
     symbols = enumerate(zip(variant.symbols, values, strict=True))
     return {i: v + (step + i % 2) * symbol.unit for i, (symbol, v) in symbols if v > 0}
@@ -326,7 +316,7 @@ def row_at(variant: VariantFacts, sizing: Sizing) -> SizeRow:
 
 
 def followed(
-    symbols: Sequence[Symbol], values: Sequence[int], moved: dict[int, int]
+    symbols: Sequence[Symbol], values: Sequence[int], moved: Mapping[int, int]
 ) -> tuple[int, ...] | None:
     """Values of all symbols, if free ones get new values and the others follow; None if a value
     would be negative.
@@ -416,16 +406,11 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
 
 
 def _steps(count: int) -> Iterable[tuple[int, ...]]:
-    """Steps for so many symbols: all combinations, the smallest first, if they are not too many."""
+    """Steps for so many symbols: all combinations, the smallest first; of too many, some in which
+    all steps differ."""
     if _MAX_STEPS**count > _MAX_TRIED:
-        return _diagonal(count)
+        return [tuple(range(start, start + count)) for start in range(_MAX_STEPS)]
     return sorted(product(range(_MAX_STEPS), repeat=count), key=lambda step: (sum(step), step))
-
-
-def _diagonal(count: int) -> Iterator[tuple[int, ...]]:
-    """Steps for symbols that are too many to try all combinations: all steps differ."""
-    for start in range(_MAX_STEPS):
-        yield tuple(start + i for i in range(count))
 
 
 def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:

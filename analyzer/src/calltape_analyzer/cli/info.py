@@ -1,4 +1,4 @@
-"""``calltape info``: what is on a tape."""
+"""``calltape info``: what is on a tape; and ``calltape TAPE``, which says it in a few lines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from calltape_analyzer.cli.output import (
     damage_as_json,
     line,
     lines,
+    print_facts,
     print_json,
 )
 from calltape_analyzer.cli.recordings import (
@@ -32,6 +33,7 @@ from calltape_analyzer.cli.recordings import (
     traffic_lines,
 )
 from calltape_analyzer.cli.tapes import Part, opened
+from calltape_analyzer.cli.variants import print_variants
 from calltape_analyzer.editing.diagnosis import Symptom, contents_of, symptoms_of
 from calltape_analyzer.errors import RepeatedCallsError
 from calltape_analyzer.observing.contexts import FLOAT, Context
@@ -48,7 +50,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Manifest, Source
 from calltape_schema.tree import decode_structure
 
-__all__ = ["info"]
+__all__ = ["info", "overview"]
 
 _DEFAULT, _MOST_CONTEXTS = "gradients, no autocast", 5
 
@@ -307,9 +309,7 @@ def _print(
         rows.append(("outside", outside_words(target.outside)))
     if facts["empty"] is not None:
         rows.append(("WARNING", facts["empty"]))
-    for name, text in rows:
-        if text is not None:
-            line(name.ljust(10), text, indent=11)
+    print_facts(rows)
 
 
 def _symptoms(tape: Tape, is_read: bool) -> list[Symptom]:
@@ -389,3 +389,30 @@ def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
         return f"{counted(damaged, 'corrupted place')}, listed on stderr"
     checked = _CHECKED[facts["checksums"]]
     return f"{checked}; copies of files, listed on stderr: {copies}" if copies else checked
+
+
+@command
+def overview(paths: Paths, target: OfTarget = None) -> None:
+    """Show what a tape is, and the variants of its calls. The verbs show more."""
+    with opened(paths, Part(target=target)) as tape:
+        spans = [span for part in tape.segments if (span := part.span_ns) is not None]
+        times = "no calls"
+        if spans:
+            begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
+            times = f"{time_text(begin)} to {time_text(end)}"
+        rows = (
+            ("tape", some_of(tape.paths, MOST_PATHS)),
+            ("files", files_text(tape)),
+            ("target", "unknown" if tape.target is None else tape.target.name),
+            ("coverage", coverage_text(tape.coverage)),
+            ("bytes", size(tape.nbytes)),
+            ("time", times),
+            ("sealed", sealed_text(tape)),
+            ("policy", policies_text(tape.manifests)),
+        )
+        print_facts(rows)
+        print()
+        found = tape.variants()
+        if not found:
+            line("no calls")
+        print_variants(found)

@@ -6,17 +6,22 @@ words of the command line. Out go plain values.
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import os
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from calltape_analyzer.cli.output import wrong_words
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.scripting import is_factory
+from calltape_analyzer.text import some_of
 
 if TYPE_CHECKING:
     import torch
@@ -45,11 +50,13 @@ __all__ = [
     "address",
     "classes_of",
     "expect_factory",
+    "imported",
     "model_of",
 ]
 
 FILES = "Files, patterns, or directories (searched for .tape, .tape.gz and .tape.zst files)"
 
+_MOST_NAMED = 3
 _ADDRESS = re.compile(r"([0-9a-f]{4,32}:)?\d{1,20}", re.ASCII)
 
 
@@ -187,15 +194,10 @@ def classes_of(names: Sequence[str] | None, *, are_words: bool = True) -> list[t
         expect_factory(name, "class")
     if not names:
         return []
-    from calltape_analyzer.model.factories import UnfitNameError, imported
-
     found: list[type] = []
     with wrong_words() if are_words else nullcontext():
         for name in names:
-            try:
-                one = imported(name)
-            except UnfitNameError as error:  # a mistake in words like the others here
-                raise UsageError(error.reason, advice=error.advice) from None
+            one = imported(name)
             if not isinstance(one, type):
                 raise UsageError(f"{name} is not a class", advice="name a class as MODULE:CLASS")
             found.append(one)
@@ -206,16 +208,78 @@ def model_of(name: str) -> torch.nn.Module:
     """Imports a factory and calls it.
 
     Args:
-        name: ``package.module:factory``.
+        name: ``package.module:factory``, of a function without arguments, or of a module object.
 
     Raises:
         BadParameter: the name has another form.
         UsageError: it cannot be imported, fails, or gives something that is no module.
     """
     expect_factory(name)
-    from calltape_analyzer.model.factories import made_by
+    made = imported(name)
+    import torch
 
-    return made_by(name)
+    if not isinstance(made, torch.nn.Module):
+        try:
+            made = made()
+        except (Exception, SystemExit) as error:
+            raise _failed(f"{name}() failed", error) from error
+    if not isinstance(made, torch.nn.Module):
+        what = f"{type(made).__module__}.{type(made).__qualname__}"
+        raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
+    return made
+
+
+def imported(name: str) -> Any:
+    """What a name means, with the current directory on the path.
+
+    Args:
+        name: ``package.module:attribute``.
+
+    Raises:
+        UsageError: there is no such module, it cannot be imported, or it has no such attribute.
+    """
+    module, _, attribute = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)  # as python -m does
+    try:
+        found: Any = importlib.import_module(module)
+        parts = attribute.split(".")
+        while parts and hasattr(found, parts[0]):
+            found = getattr(found, parts.pop(0))
+    except (Exception, SystemExit) as error:  # importing a model runs anything
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is not None and f"{module}.".startswith(f"{absent}."):
+            reason = (
+                f"{name} cannot be imported: no module {absent} in the current directory or on the "
+                "Python path"
+            )
+            advice = "run it in the directory that has the module, or put that on PYTHONPATH"
+            if module.endswith(".py"):
+                reason = f"{module} is the name of a file, and not of a module"
+                advice = f"write {module.removesuffix('.py')}:{attribute}"
+            raise UsageError(reason, advice=advice) from error
+        raise _failed(f"{name} cannot be imported", error) from error
+    if not parts:
+        return found
+    # The functions and classes that are there.
+    own = [
+        name
+        for name, one in getattr(found, "__dict__", {}).items()
+        if callable(one) and not name.startswith("_") and getattr(one, "__module__", "") == module
+    ]
+    near = difflib.get_close_matches(parts[0], own, _MOST_NAMED) or own
+    such = f", such as {some_of(near, _MOST_NAMED)}" if near else ""
+    raise UsageError(f"{module} has no {attribute}", advice=f"name one that is there{such}")
+
+
+def _failed(what: str, error: BaseException) -> BaseException:
+    if os.environ.get("CALLTAPE_DEBUG"):
+        return error
+    text = " ".join(str(error).split())
+    return UsageError(
+        f"{what}: {type(error).__name__}: {text}", advice="CALLTAPE_DEBUG=1 shows the traceback"
+    )
 
 
 def expect_factory(name: str, what: str = "factory") -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "json_of",
     "line",
     "lines",
+    "print_facts",
     "print_json",
     "print_list",
     "table",
@@ -51,6 +52,13 @@ def line(*parts: str, indent: int = 2, stream: TextIO | None = None) -> None:
     """
     for one in fitted(" ".join(parts), terminal_width(stream), indent):
         print(one, file=stream)
+
+
+def print_facts(rows: Iterable[tuple[str, str | None]]) -> None:
+    """Prints facts, each behind its name; those that are None are left out."""
+    for name, text in rows:
+        if text is not None:
+            line(name.ljust(10), text, indent=11)
 
 
 def lines(text: str) -> None:

@@ -21,6 +21,7 @@ from calltape_analyzer.cli.output import (
     command,
     complain,
     line,
+    print_facts,
     print_json,
 )
 from calltape_analyzer.cli.recordings import coverage_as_json, coverage_text, size
@@ -131,9 +132,7 @@ def _print(one: TargetSurvey) -> None:
         ("bytes", size(one.nbytes)),
         ("corruption", f"{len(one.damage):,} places, listed on stderr" if one.damage else "none"),
     ]
-    for name, text in rows:
-        if text is not None:
-            line(name.ljust(10), text, indent=11)
+    print_facts(rows)
 
 
 def _facts(one: TargetSurvey) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
     Raises:
         WrongWordError: there is no such variant.
     """
-    from calltape_analyzer.variant_choice import chosen_variants
+    from calltape_analyzer.variant import chosen_variants
 
     found = tape.variants()
     if not names:

@@ -156,7 +156,7 @@ VERBS = (
 )
 
 
-_OVERVIEW = Verb("overview", "overview", "Show what a tape is, and the variants of its calls.")
+_OVERVIEW = Verb("overview", "info", "Show what a tape is, and the variants of its calls.")
 """Of ``calltape TAPE``: not a word at the prompt."""
 
 

@@ -96,13 +96,27 @@ ONNX_TOLERANCES = Tolerances(
 for its own verification of float32, and similar ones for other dtypes."""
 
 
-class _Found(NamedTuple):
-    """What came of one leaf."""
+class Distances(NamedTuple):
+    """How far two tensors are apart.
 
-    difference: LeafDifference | None = None
+    Attributes:
+        max_abs, max_rel: the largest absolute and relative difference.
+        differing, compared: how many elements differ, and how many were compared.
+        elements: the first that differ.
+    """
+
     max_abs: float = 0.0
     max_rel: float = 0.0
+    differing: int = 0
     compared: int = 0
+    elements: tuple[ElementDifference, ...] = ()
+
+
+class _Found(NamedTuple):
+    """What came of one leaf: what differs, if anything does, and how far it is off."""
+
+    difference: LeafDifference | None = None
+    apart: Distances = Distances()
     has_value: bool = True
 
 
@@ -178,9 +192,9 @@ def compared(
     return Verdict(
         error=error,
         against=against,
-        max_abs=max((one.max_abs for one in found.values()), default=0.0),
-        max_rel=max((one.max_rel for one in found.values()), default=0.0),
-        compared=sum(one.compared for one in found.values()),
+        max_abs=max((one.apart.max_abs for one in found.values()), default=0.0),
+        max_rel=max((one.apart.max_rel for one in found.values()), default=0.0),
+        compared=sum(one.apart.compared for one in found.values()),
         differences=tuple(differing[:_MAX_LEAVES]),
     )
 
@@ -225,9 +239,8 @@ def _dtype(tensor: Any) -> str:
 
 
 def _other(path: str, recorded: str, got: str, compared: int = 0) -> _Found:
-    return _Found(
-        LeafDifference(shown_path(path), recorded, got), math.inf, math.inf, compared=compared
-    )
+    apart = Distances(math.inf, math.inf, compared=compared)
+    return _Found(LeafDifference(shown_path(path), recorded, got), apart)
 
 
 def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
@@ -256,7 +269,7 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
         both_nan = False
         same = type(expected) is type(got) and bool(expected == got)
     if same:
-        return _Found(compared=0 if both_nan else 1)
+        return _Found(apart=Distances(compared=0 if both_nan else 1))
     return _other(path, _shown_value(expected), _shown_value(got), 1)
 
 
@@ -282,12 +295,16 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
         max_rel=apart.max_rel,
         elements=apart.elements,
     )
-    return _Found(difference if apart.differing else None, *apart[:2], apart.compared)
+    return _Found(difference if apart.differing else None, apart)
 
 
 def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
     """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
-    return frozenset(path for path, leaf in leaves.items() if not has_values({path: leaf}))
+    return frozenset(
+        path
+        for path, leaf in leaves.items()
+        if is_withheld(leaf) or getattr(getattr(leaf, "device", None), "type", "") == "meta"
+    )
 
 
 def what_to_compare(expected: Mapping[str, Any], made_up: bool) -> Against:
@@ -312,10 +329,7 @@ def is_withheld(leaf: Any) -> bool:
 def has_values(leaves: Mapping[str, Any]) -> bool:
     """Whether all expected leaves have values to compare. In a recording of shapes some have only a
     dtype and a shape."""
-    return not any(
-        is_withheld(leaf) or getattr(getattr(leaf, "device", None), "type", "") == "meta"
-        for leaf in leaves.values()
-    )
+    return not without_value(leaves)
 
 
 def is_described(leaves: Mapping[str, Any]) -> bool:
@@ -368,22 +382,6 @@ _MAX_SHOWN = 5
 _DIGITS = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 
 
-class Distances(NamedTuple):
-    """How far two tensors are apart.
-
-    Attributes:
-        max_abs, max_rel: the largest absolute and relative difference.
-        differing, compared: how many elements differ, and how many were compared.
-        elements: the first that differ.
-    """
-
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    differing: int = 0
-    compared: int = 0
-    elements: tuple[ElementDifference, ...] = ()
-
-
 def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances:
     """How far two tensors of one dtype and shape are apart.
 
@@ -391,7 +389,9 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
         expected, got: the tensors.
         bounds: ``(rtol, atol)``.
     """
-    digits = _DIGITS.get(str(expected.dtype).removeprefix("torch."), 17)
+    import torch
+
+    digits = _DIGITS.get(_dtype(expected), 17)
 
     def text(value: Any) -> str:
         return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
@@ -401,7 +401,7 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
         found, beyond = _apart(one, other, bounds)
         elements = tuple(
             ElementDifference(
-                _place_of(start + place, tuple(expected.shape)),
+                tuple(map(int, torch.unravel_index(torch.tensor(start + place), expected.shape))),
                 text(one[place].item()),
                 text(other[place].item()),
             )
@@ -416,14 +416,6 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
         )
         start += len(one)
     return every
-
-
-def _place_of(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    found: list[int] = []
-    for size in reversed(shape):
-        place, rest = divmod(place, size)
-        found.append(rest)
-    return tuple(reversed(found))
 
 
 def _flat_parts(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:

@@ -395,7 +395,9 @@ class Judge:
         """What came of one call."""
         run: Run | None = None
         seconds = None
-        if self._lacks_outputs(call):
+        is_wanted = self.expect == "recorded" and call.record.error is None
+        lacks = call.record.outputs is None or call.record.outputs_missing is not None
+        if is_wanted and lacks and not self.runner.has_model:
             error: Fact = NoOutputs(call.record.outputs_missing)
             verdict = Verdict(error=error, against="nothing")
         else:
@@ -416,12 +418,6 @@ class Judge:
             return CallsKind.INTERRUPTED
         is_wanted = self.expect == "success" or self.runner.raises_as_recorded
         return CallsKind.RAISED if has_raised(call) and not is_wanted else None
-
-    def _lacks_outputs(self, call: Call) -> bool:
-        record = call.record
-        is_wanted = self.expect == "recorded" and record.error is None
-        lacks = record.outputs is None or record.outputs_missing is not None
-        return is_wanted and lacks and not self.runner.has_model
 
     def _verdict(self, call: Call, run: Run) -> Verdict:
         if run.unmade:
@@ -483,18 +479,14 @@ class Judge:
         assert self.bound is not None
         seconds, runs = run.seconds, 1
         while verdict.ok and runs < RUNS and self.bound.exceeded(call, seconds, runs):
-            seconds, runs = min(seconds, self._timed(call)), runs + 1
+            with self.runner.undisturbed():
+                again = self.runner.prepared(call)
+                # It may be to raise, or not work twice: its time counts all the same.
+                with suppress(*_FAILURES):
+                    again.start()
+            seconds, runs = min(seconds, again.seconds), runs + 1
         slow = self.bound.exceeded(call, seconds, runs) if verdict.ok else None
         return (verdict if slow is None else verdict.but(slow)), seconds
-
-    def _timed(self, call: Call) -> float:
-        """How long the call takes once more."""
-        with self.runner.undisturbed():
-            run = self.runner.prepared(call)
-            # It may be to raise, or not work twice: its time counts all the same.
-            with suppress(*_FAILURES):
-                run.start()
-            return run.seconds
 
     def notes(self) -> Iterator[Note]:
         """What a reader of the report should know of all calls together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel, Field, computed_field
 
@@ -18,6 +18,7 @@ from calltape_analyzer.comparison.verdicts import (
     Verdict,
 )
 from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.fitting import table_lines
 from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.text import counted, printable, variant_names
@@ -200,7 +201,10 @@ class Report(BaseModel, Shown):
             remarks: whether to show :attr:`remarks`, too.
         """
         rows = self.rows if every else self.failing[:_MAX_LINES]
-        lines = _lines(rows) if rows else []
+        first: dict[Fact | None, ReportRow] = {}
+        cells = [_cells(row, first.setdefault(row.error, row)) for row in rows]
+        head, below = table_lines(_HEAD, cells, None)
+        lines = [*head, *below] if rows else []
         lines += [] if every else self._left_out(len(rows))
         told = [*self.notes, *(self.remarks if remarks else ())]
         return "\n".join([*lines, *map(printable, [*map(str, told), self.summary])])
@@ -231,18 +235,6 @@ _FINE: dict[Against, str] = {
     "success": "returned, which is all that was asked",
 }
 """What is said of calls that are fine for a weaker reason than values."""
-
-
-def _lines(rows: Sequence[ReportRow]) -> list[str]:
-    first: dict[Fact | None, ReportRow] = {}
-    cells: list[Sequence[str]] = [
-        _HEAD, *(_cells(row, first.setdefault(row.error, row)) for row in rows)
-    ]  # fmt: skip
-    widths = [max(len(row[i]) for row in cells) for i in range(len(_HEAD) - 1)]
-    return [
-        "  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]).rstrip()
-        for row in cells
-    ]
 
 
 def _cells(row: ReportRow, first: ReportRow | None = None) -> tuple[str, ...]:

@@ -13,20 +13,18 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.pytree.nodes import PlacedNode, ReferencedOnly, placed_nodes
+from calltape_analyzer.pytree.nodes import PlacedNode, ReferencedOnly, placed_nodes, with_children
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.privacy import FEWEST_RANGED, is_exact, matches_whole
 from calltape_schema.records import CallRecord, Range, Tree
 from calltape_schema.tree import (
-    CustomNode,
     Leaf,
     Node,
     OpaqueNode,
     ScalarNode,
     Structure,
     TensorNode,
-    children_of,
     document_like,
     encode_leaves,
     encode_structure,
@@ -168,12 +166,7 @@ def _applied(tree: Tree, plan: _Plan, has_many: Callable[[int], bool]) -> Tree:
 def _without(node: Node, scalars: Container[int]) -> Node:
     if isinstance(node, ScalarNode):
         return opaque(node) if node.scalar in scalars else node
-    changes: dict[str, Any] = {}
-    if children := children_of(node):
-        changes["children"] = tuple(_without(child, scalars) for child in children)
-    if isinstance(node, CustomNode):
-        changes["context"] = _without(node.context, scalars)
-    return node.model_copy(update=changes) if changes else node
+    return with_children(node, lambda child: _without(child, scalars))
 
 
 def _is_data(placed: PlacedNode, side: str) -> bool:

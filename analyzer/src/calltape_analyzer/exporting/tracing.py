@@ -20,7 +20,6 @@ from calltape_analyzer.arguments.plan import (
     Plan,
     Template,
     as_call,
-    checked,
     form_of_result,
     template_of_result,
 )
@@ -54,6 +53,7 @@ from calltape_analyzer.programs.caller_objects import (
 )
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
@@ -130,7 +130,7 @@ class Traced(torch.nn.Module):
         for leaf, value in self._plan.read(given):
             (tensors if leaf.kind == "tensor" else ints)[leaf.index] = value
         arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
-        checked(arguments, self._plan.signature)
+        check_rebuilt(arguments.items(), self._plan.signature.may_lack)
         positional, named = as_call(arguments, self._plan.signature)
         before = tensor_ids(arguments)
         with under_autocast(self._plan.context, self._device):

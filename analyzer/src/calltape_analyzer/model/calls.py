@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.plan import Plan, as_call, checked
+from calltape_analyzer.arguments.plan import Plan, as_call
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
@@ -28,7 +28,6 @@ __all__ = [
     "entry_of",
     "experts_as",
     "under_autocast",
-    "wanted_classes",
     "with_default_dtype",
     "without_autocast",
     "without_saved_tensors",
@@ -236,7 +235,6 @@ def eager(
     """What the model returns for a sample, by default in the context of the variant's calls.
     ``within`` is around the call alone."""
     arguments = plan.build(sample, classes, device)
-    checked(arguments, plan.signature)
     args, kwargs = as_call(arguments, plan.signature)
     with as_called(context or plan.context, device, call), within or contextlib.nullcontext():
         return call(*args, **kwargs)
@@ -254,14 +252,3 @@ def experts_as(module: Any, implementation: str | None) -> Iterator[None]:
         yield
     finally:
         module.set_experts_implementation(before)
-
-
-def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
-    """The classes that arguments may be made of: the given ones, and those that the package of a
-    model defines.
-
-    Args:
-        target: a module, a method of one, or a function.
-        given: what the caller allows anyway.
-    """
-    return given.with_model(getattr(target, "__self__", target))

@@ -22,12 +22,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.pytree.caches import has_known_state
+from calltape_analyzer.pytree.memory import storage_of
 
 __all__ = [
     "apart_from",
     "in_words",
     "preserved",
-    "storage_of",
     "unchanged",
     "was_written",
     "written_by",
@@ -294,7 +294,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
     attributes = [Attributes(prefix, part) for prefix, part in parts]
     registries = [(part, dict(part._parameters), dict(part._buffers)) for _, part in parts]
     parameters, buffers = _named_tensors(module)
-    data = {name: (tensor.data, _memory(tensor)) for name, tensor in parameters.items()}
+    data = {name: (tensor.data, storage_of(tensor)) for name, tensor in parameters.items()}
     others = [pair for one in attributes for pair in one.tensors]
     kind = _Saving if _COMPILER in sys.modules else _SavingWithoutCompiler
     saving = kind([*parameters.items(), *others])
@@ -308,7 +308,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
         _, now = _named_tensors(module)
         changed.update(dict.fromkeys(now.keys() - buffers.keys()))
         for name, (values, memory) in data.items():
-            if _memory(parameters[name]) != memory:
+            if storage_of(parameters[name]) != memory:
                 changed[name] = values
                 parameters[name].data = values
         changed.update(saving.put_back())
@@ -317,8 +317,8 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
                 continue
             changed[name] = buffer
         for part, own_parameters, own_buffers in registries:
-            put_back_registry(part._parameters, own_parameters)
-            put_back_registry(part._buffers, own_buffers)
+            _put_back_registry(part._parameters, own_parameters)
+            _put_back_registry(part._buffers, own_buffers)
         has_other_objects = any(one.has_other_objects for one in attributes)
         for one in attributes:
             changed.update(one.put_back(has_other_objects=has_other_objects))
@@ -340,7 +340,7 @@ def _named_tensors(
     return parameters, buffers
 
 
-def put_back_registry(registry: Any, before: Mapping[str, Any]) -> None:
+def _put_back_registry(registry: Any, before: Mapping[str, Any]) -> None:
     """Puts back the tensors in a module's dict of parameters, or of buffers."""
     if isinstance(registry, dict):
         registry.clear()
@@ -457,9 +457,11 @@ def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, 
     for prefix, part in module.named_modules():
         tensors += [*part._parameters.values(), *part._buffers.values()]
         tensors += [tensor for _, tensor in Attributes(prefix, part).tensors]
-    memory = {_memory(tensor) for tensor in tensors if tensor is not None} - {None}
+    memory = {storage_of(tensor) for tensor in tensors if tensor is not None} - {None}
     return {
-        path: leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in memory else leaf
+        path: leaf.clone()
+        if isinstance(leaf, torch.Tensor) and storage_of(leaf) in memory
+        else leaf
         for path, leaf in leaves.items()
     }
 
@@ -469,31 +471,15 @@ def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
     return bool(now._version) or not same(before, now)
 
 
-def _memory(tensor: torch.Tensor) -> int | None:
-    try:
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):  # a sparse tensor has no storage
-        return None
-
-
-def storage_of(tensor: torch.Tensor) -> int | None:
-    """What is equal for tensors of one storage, and for no others; None for what has none."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 @contextlib.contextmanager
 def preserved(module: torch.nn.Module) -> Iterator[None]:
-    """Undoes what a traced forward leaves in a model: attributes with symbolic values, also within
-    containers and objects, and parameters or buffers that were replaced.
+    """Undoes what a traced forward leaves in a model besides what :func:`unchanged` puts back:
+    attributes with symbolic values, also within containers and objects.
 
     Other attributes stay as they are: libraries install hooks when a forward first runs and note it
     in an attribute (transformers' output capturing), and one without the other breaks the model.
     """
     before = [(part, dict(vars(part))) for part in module.modules()]
-    registries = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
     containers = _containers(module)
     try:
         yield
@@ -507,9 +493,6 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
                         vars(part)[name] = state[name]
                     else:
                         del vars(part)[name]
-        for part, parameters, buffers in registries:
-            put_back_registry(part._parameters, parameters)
-            put_back_registry(part._buffers, buffers)
 
 
 def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:

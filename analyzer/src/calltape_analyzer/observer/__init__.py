@@ -6,7 +6,7 @@ arguments, and how far an exported model is off.
 
 from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
 from calltape_analyzer.observer.input_observer import InputObserver
-from calltape_analyzer.observer.slots import (
+from calltape_analyzer.observer.single_graph import (
     dynamic_dimensions as _infer_dynamic_dimensions,
 )
 

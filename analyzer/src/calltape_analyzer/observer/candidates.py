@@ -17,7 +17,7 @@ from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call import Call
 
-__all__ = ["InputCandidate", "ObserverInfo", "flat_outputs"]
+__all__ = ["InputCandidate", "ObserverInfo"]
 
 
 class InputCandidate:
@@ -144,8 +144,17 @@ class ObserverInfo:
         return [self.latency(index) for index in self.returned]
 
     def outputs(self, index: int) -> list[Any]:
-        """The tensors that one call returned, detached."""
-        found = flat_outputs(self._calls[index])
+        """The tensors that one call returned, detached and in flattening order; None where there is
+        none."""
+        call = self._calls[index]
+        tree = call.record.outputs
+        if tree is None:
+            return []
+        form = Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root)
+        leaves = (slot.leaf for slot in form.slots())
+        found: list[Any] = [
+            None if leaf is None else call.tensor("outputs", leaf) for leaf in leaves
+        ]
         return [one.detach() if hasattr(one, "detach") else one for one in found]
 
     def call(self, index: int) -> Call:
@@ -171,12 +180,3 @@ class ObserverInfo:
         kwargs = {name: one.value(shared) for name, one in stored.kwargs.items()}
         constants = dict(stored.constants)
         return InputCandidate(args, kwargs, False, constants, aligned=lambda: self._aligned(index))
-
-
-def flat_outputs(call: Call) -> list[Any]:
-    """The tensors that a call returned, in flattening order; None if there is none."""
-    tree = call.record.outputs
-    if tree is None:
-        return []
-    form = Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root)
-    return [None if s.leaf is None else call.tensor("outputs", s.leaf) for s in form.slots()]

@@ -6,19 +6,21 @@ refuse, or answer with a form that ``torch.export`` refuses (docs/decisions/vari
 
 The call with the most leaves (the first of them) sets the order of the arguments, and which of them
 are passed by keyword. Each call is a row of tensors in this order, slot by slot, with gaps where it
-has no tensor.
+has no tensor. Dimensions have the names that the sibling gives them, from the vocabulary of
+:mod:`calltape_analyzer.variants.names`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.observer.slots import SlotSeen, dynamic_dimensions, name_dimensions
-from calltape_analyzer.observer.stored_calls import Argument, StoredCall
+from calltape_analyzer.observer.stored_calls import Argument, Shape, StoredCall
 from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.signature import Key, ParameterNesting, Signature
+from calltape_analyzer.observing.signature import Key, Signature, nested
 from calltape_analyzer.program_source import (
     BatchFor,
     DimNames,
@@ -34,12 +36,14 @@ from calltape_analyzer.pytree.flattening import (
     is_empty,
     mapping_keys,
 )
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.pytree.placeholder import Placeholder, check_rebuilt
 from calltape_analyzer.pytree.tensors import zeros
-from calltape_analyzer.text import counted
-from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
+from calltape_analyzer.text import UniqueNames, counted
+from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
+from calltape_schema.tree import FieldsNode, TensorNode
 
-__all__ = ["SingleGraph"]
+__all__ = ["SingleGraph", "dynamic_dimensions"]
 
 Row: TypeAlias = "list[tuple[Argument, int] | None]"
 """Per slot the argument of a call and the number of the tensor in it; None for a gap."""
@@ -248,8 +252,7 @@ class SingleGraph:
         leading = dict(list(found.items())[:positional])
         rest = {name: found[name] for name in found if name not in leading}
         values = leading | self._ordered(rest | dict.fromkeys(self._best.constants))
-        nesting = ParameterNesting.of(self._signature, positional, list(values))
-        return nesting.arranged(values)
+        return nested(self._signature, positional, values)
 
     def _ordered(self, named: Mapping[str, Any]) -> dict[str, Any]:
         places = self._signature.places
@@ -417,23 +420,11 @@ def _attribute_paths(argument: Argument) -> list[str] | None:
     if not isinstance(node, FieldsNode) or node.kind != "object":
         return None
     by_leaf: dict[int | None, str] = {}
-    for path, leaf in _tensors_in(node, ""):
-        by_leaf.setdefault(leaf, path)
+    for path, below in nodes_with_paths(node, "argument"):
+        if isinstance(below, TensorNode):
+            by_leaf.setdefault(below.leaf, path)
     own = [by_leaf[slot.leaf] for slot in argument.slots if slot.leaf in by_leaf]
     return own if len(own) == len(argument.slots) == len(set(own)) else None
-
-
-def _tensors_in(node: Node, path: str) -> Iterator[tuple[str, int]]:
-    if isinstance(node, TensorNode):
-        yield path, node.leaf
-        return
-    names: Sequence[Any] = range(len(children_of(node)))
-    if isinstance(node, FieldsNode):
-        names = node.fields
-    elif isinstance(node, DictNode):
-        names = node.keys
-    for name, child in zip(names, children_of(node), strict=True):
-        yield from _tensors_in(child, f"{path}.{name!s}")
 
 
 def _leaves(argument: Argument | None, reference: Argument) -> Row:
@@ -465,3 +456,121 @@ def _alike(one: FlatTree, other: FlatTree) -> bool:
             return False
         pairs = ((children[k], c) for k, c in zip(other.keys, other.children, strict=True))  # type: ignore[assignment]
     return all(_alike(a, b) for a, b in pairs)
+
+
+Dimension: TypeAlias = "tuple[int, int]"
+"""A slot (by its place in a list) and an axis."""
+
+
+def dynamic_dimensions(shapes: Sequence[Shape], set_batch_dimension: bool = False) -> list[int]:
+    """The axes of which several shapes of one tensor have more than one size; with
+    ``set_batch_dimension`` axis 0 in any case.
+
+    Raises:
+        InferenceError: the shapes differ in rank.
+    """
+    if len(set(map(len, shapes))) > 1:
+        raise InferenceError(f"All shapes must have the same rank: {list(map(list, shapes))}")
+    axes = enumerate(zip(*shapes, strict=True))
+    return [
+        axis for axis, sizes in axes if len(set(sizes)) > 1 or (axis == 0 and set_batch_dimension)
+    ]
+
+
+@dataclass
+class SlotSeen:
+    """One slot over all calls.
+
+    Attributes:
+        key, name: of the argument.
+        path: of the slot below the argument; ``""`` if the argument is a tensor.
+        shapes: per call; None if it has no tensor here.
+        last: the last tensor here.
+    """
+
+    key: Key
+    name: str
+    path: str
+    shapes: list[Shape | None] = field(default_factory=list)
+    last: tuple[Argument, int] | None = None
+
+    @cached_property
+    def own(self) -> list[Shape]:
+        """The shapes that there are."""
+        return [shape for shape in self.shapes if shape is not None]
+
+    @cached_property
+    def dynamic(self) -> list[int]:
+        """The axes that had several sizes."""
+        return dynamic_dimensions(self.own)
+
+
+@dataclass
+class _Equal:
+    """Dimensions that were always equal, with their size per call."""
+
+    usual: str | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
+    members: list[Dimension] = field(default_factory=list)
+
+    def takes(self, usual: str | None, sizes: Mapping[int, int]) -> bool:
+        both = self.sizes.keys() & sizes.keys()
+        is_named_alike = self.usual is None or usual is None or self.usual == usual
+        return bool(both) and is_named_alike and all(self.sizes[i] == sizes[i] for i in both)
+
+
+def name_dimensions(
+    slots: Sequence[SlotSeen], dynamic: Sequence[Sequence[int]], names: DimNames
+) -> dict[Dimension, str]:
+    """Names for dynamic dimensions.
+
+    Args:
+        slots: of all tensors.
+        dynamic: the dynamic axes of each.
+        names: True, or names by argument (name or position) and axis. True gives one name to the
+            dimensions that had the same size in every call that has both: the usual one of models
+            of transformers, else ``<input>_dim_<n>`` after the first of them. Two dimensions whose
+            usual names differ stay two, even if their sizes never differed. With a mapping,
+            inputs share only the names that it gives.
+    """
+    dimensions = [(i, axis) for i, axes in enumerate(dynamic) for axis in axes]
+    arguments = {slot.name for slot in slots}
+    named: dict[Dimension, str] = {}
+    taken = UniqueNames()
+    groups = _equal(slots, dimensions, arguments)
+    if isinstance(names, Mapping):
+        for i, axis in dimensions:
+            given = names.get(slots[i].name, names.get(slots[i].key, {}))
+            if axis in given:
+                named[i, axis] = given[axis]
+        apart: dict[tuple[str, int], list[Dimension]] = {}
+        for i, axis in dimensions:
+            if (i, axis) not in named:
+                apart.setdefault((slots[i].name, axis), []).append((i, axis))
+        groups = [one for own in apart.values() for one in _equal(slots, own, arguments)]
+    for group in groups:
+        usual = None if isinstance(names, Mapping) else group.usual
+        i, axis = group.members[0]
+        short = own_dimension_name(slots[i].name, "", axis)
+        free = [name for name in (usual, short) if name and name not in taken.names]
+        whole = own_dimension_name(slots[i].name, slots[i].path, axis)
+        named |= dict.fromkeys(group.members, taken.add(free[0] if free else whole))
+    return named
+
+
+def _equal(
+    slots: Sequence[SlotSeen], dimensions: Sequence[Dimension], arguments: Collection[str]
+) -> list[_Equal]:
+    """Groups dimensions that were always equal; each joins the first group that it fits."""
+    groups: list[_Equal] = []
+    for i, axis in dimensions:
+        slot = slots[i]
+        usual = usual_dimension_name(slot.name, slot.path, len(slot.own[0]), axis, arguments)
+        sizes = {at: shape[axis] for at, shape in enumerate(slot.shapes) if shape is not None}
+        group = next((one for one in groups if one.takes(usual, sizes)), None)
+        if group is None:
+            groups.append(group := _Equal())
+        group.usual = group.usual or usual
+        group.sizes |= sizes
+        group.members.append((i, axis))
+    return groups

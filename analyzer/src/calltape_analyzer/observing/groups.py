@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath, counter_key_of
+from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable
 from calltape_analyzer.observing.tallies import Seen, Span
@@ -46,7 +46,6 @@ __all__ = [
     "layout_in_memory",
     "layout_name",
     "layouts_in_words",
-    "order_of_strides",
     "shared_memory",
 ]
 
@@ -116,14 +115,9 @@ def layouts_in_words(layouts: Sequence[LayoutSeen]) -> str | None:
     return ", ".join([f"{first.name} in {counted(first.calls, 'call')}", *more])
 
 
-def order_of_strides(strides: Sequence[int]) -> tuple[int, ...]:
-    """The axes from the largest stride to the smallest."""
-    return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
-
-
 def _order_in_words(strides: Sequence[int], kept: Sequence[int], rank: int) -> str | None:
     """The order of the axes that count, if it is not that of their numbers."""
-    order = order_of_strides(strides)
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
     own = [axis for axis in order if axis in kept]
     if own == sorted(own):
         return None
@@ -198,13 +192,12 @@ def shared_memory(leaves: Sequence[Leaf], objects: Sequence[Hashable]) -> tuple[
             groups[leaf.storage].append(i)
     for members in groups.values():
         if len(members) > 1:
-            found += _overlapping({i: _place(leaves[i]) for i in members})
+            places: dict[int, Place] = {}
+            for i in members:
+                one = contiguous(leaves[i].dtype, (1,))
+                places[i] = place_of_leaf(leaves[i], one.nbytes if one is not None else 1)
+            found += _overlapping(places)
     return tuple(sorted(found))
-
-
-def _place(leaf: Leaf) -> Place:
-    one = contiguous(leaf.dtype, (1,))
-    return place_of_leaf(leaf, one.nbytes if one is not None else 1)
 
 
 def _overlapping(places: dict[int, Place]) -> list[Shared]:
@@ -296,7 +289,7 @@ class Group:
     """Calls of one layout, with equal constants, dtypes and ranks.
 
     Attributes:
-        key, facts: what its calls have in common.
+        key: what its calls have in common.
         layout, constants: of the first call (by tape and number).
         first: that call.
         calls: how many there are.
@@ -308,7 +301,6 @@ class Group:
 
     key: GroupKey
     layout: ArgumentLayout
-    facts: tuple[TensorFacts, ...]
     constants: tuple[Any, ...]
     first: CallRef
     calls: int = 0
@@ -318,14 +310,9 @@ class Group:
     formats: tuple[Counter[str], ...] = ()
 
     @property
-    def ints(self) -> tuple[LeafPath, ...]:
-        """The paths of :attr:`SizeRow.ints`."""
-        return self.layout.ints
-
-    @property
-    def others(self) -> tuple[LeafPath, ...]:
-        """The paths of :attr:`constants`."""
-        return self.layout.others
+    def facts(self) -> tuple[TensorFacts, ...]:
+        """What is the same of each tensor in all calls."""
+        return self.key.facts
 
     @property
     def varying(self) -> tuple[LeafPath, ...]:
@@ -338,7 +325,7 @@ class Group:
         return ((place, value) for place, typed, value in self._constants() if typed is not None)
 
     def _constants(self) -> Iterator[tuple[LeafPath, tuple[str, str] | None, Any]]:
-        every = zip(self.others, self.constants, strict=True)
+        every = zip(self.layout.others, self.constants, strict=True)
         shown = ((place, value) for place, value in every if not place.private)
         for (place, value), typed in zip(shown, self.key.constants, strict=True):
             yield place, typed, value
@@ -361,11 +348,6 @@ class Group:
             devices[leaf.device] += seen.calls
             formats[layout_in_memory(leaf)] += seen.calls
 
-    def widen_range(self, tensor: int, span: Span) -> None:
-        """Widens the range of the elements of an integer tensor."""
-        known = self.ranges.get(tensor)
-        self.ranges[tensor] = span if known is None else known.merge(span)
-
     def merge(self, other: Group, key: GroupKey | None = None) -> Group:
         """The group of the calls of both.
 
@@ -376,11 +358,10 @@ class Group:
         earlier = self if self.first <= other.first else other
         ranges = dict(self.ranges)
         for tensor, span in other.ranges.items():
-            ranges[tensor] = ranges[tensor].merge(span) if tensor in ranges else span
+            ranges[tensor] = span.merge(ranges.get(tensor))
         return Group(
             key or self.key,
             earlier.layout,
-            self.facts,
             earlier.constants,
             earlier.first,
             self.calls + other.calls,
@@ -415,7 +396,7 @@ class SortedCall(NamedTuple):
     Attributes:
         key: of the group.
         layout: of the arguments.
-        facts, leaves: of each tensor of the layout.
+        leaves: of each tensor of the layout.
         constants: the values of the scalars that are not ints.
         row: the sizes and ints.
         signature: of the recorded method.
@@ -423,13 +404,7 @@ class SortedCall(NamedTuple):
 
     key: GroupKey
     layout: ArgumentLayout
-    facts: tuple[TensorFacts, ...]
     constants: tuple[Any, ...]
     row: SizeRow
     leaves: tuple[Leaf, ...]
     signature: Signature
-
-    def counter_key(self) -> Hashable:
-        """Equal for calls that traffic counters cannot tell apart."""
-        facts = tuple((fact.dtype, fact.rank) for fact in self.facts)
-        return counter_key_of(self.layout, facts, self.signature)

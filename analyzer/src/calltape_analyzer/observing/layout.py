@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
 from calltape_analyzer.observing.signature import DataKeys, PassedArguments, Signature
 from calltape_analyzer.observing.size_table import Column, columns_of
-from calltape_analyzer.pytree.nodes import nested_places
+from calltape_analyzer.pytree.nodes import named_children, nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
-from calltape_analyzer.reading.call_ref import SeenInputs
 from calltape_analyzer.reading.calls import Calls
 from calltape_schema.privacy import KeySets
 from calltape_schema.tree import (
@@ -43,13 +42,12 @@ from calltape_schema.tree import (
 __all__ = [
     "OTHER_KEYS",
     "ArgumentLayout",
-    "DataKeysOf",
     "LeafPath",
     "Renamed",
     "counter_key_of",
-    "layout_of_arguments",
+    "data_keys_of",
+    "laid_out",
     "layout_of_inputs",
-    "layout_of_value",
     "turned_around",
     "typed_keys",
     "varying_ints",
@@ -62,49 +60,33 @@ OTHER_KEYS = "*"
 _MAX_PLACES = 4096
 
 
-class DataKeysOf:
-    """Gives, by the place of a dict with keys that are data, its other keys. The calls are looked
-    at once, when a dict is met: few calls have one.
+def data_keys_of(calls: Callable[[], Calls], signature: Signature) -> DataKeys:
+    """Gives, by the place of a dict with keys that are data (``step.scheduled``), those of its keys
+    that are none, with their types. The calls are looked at once, when a dict is met: few calls
+    have one.
 
     Args:
         calls: gives the calls of a tape.
         signature: of the recorded method.
     """
 
-    def __init__(self, calls: Callable[[], Calls], signature: Signature) -> None:
-        self._calls = calls
-        self._signature = signature
-        self._found: dict[str, frozenset[Hashable]] | None = None
+    @cache
+    def found() -> Mapping[str, frozenset[Hashable]]:
+        seen: dict[str, KeySets] = {}
+        known: set[bytes] = set()
+        for one in calls().by_inputs():
+            if one.inputs.structure in known:
+                continue
+            known.add(one.inputs.structure)
+            passed = PassedArguments.of(one.inputs.spec().root, signature)
+            for name, node in passed.by_name().items():
+                for place, keys in _dicts(node, str(name)):
+                    if place in seen or len(seen) < _MAX_PLACES:
+                        seen.setdefault(place, KeySets()).add(typed_keys(keys))
+        lasting = {place: sets.lasting() for place, sets in seen.items()}
+        return {place: keys for place, keys in lasting.items() if keys is not None}
 
-    def __call__(self) -> Mapping[str, frozenset[Hashable]]:
-        if self._found is None:
-            self._found = _data_keys_of(self._calls().by_inputs(), self._signature)
-        return self._found
-
-
-def _data_keys_of(
-    every: Iterable[SeenInputs], signature: Signature
-) -> dict[str, frozenset[Hashable]]:
-    """By the place of a dict with keys that are data (``step.scheduled``) those of its keys that
-    are none, with their types.
-
-    Args:
-        every: the inputs of the calls.
-        signature: of the recorded method.
-    """
-    seen: dict[str, KeySets] = {}
-    known: set[bytes] = set()
-    for found in every:
-        if found.inputs.structure in known:
-            continue
-        known.add(found.inputs.structure)
-        passed = PassedArguments.of(found.inputs.spec().root, signature)
-        for name, node in passed.by_name().items():
-            for place, keys in _dicts(node, str(name)):
-                if place in seen or len(seen) < _MAX_PLACES:
-                    seen.setdefault(place, KeySets()).add(typed_keys(keys))
-    lasting = {place: sets.lasting() for place, sets in seen.items()}
-    return {place: keys for place, keys in lasting.items() if keys is not None}
+    return found
 
 
 def typed_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
@@ -116,14 +98,7 @@ def _dicts(node: Node, place: str) -> Iterator[tuple[str, Sequence[Hashable]]]:
     """The dicts in an argument with their keys, each before those that are in it."""
     if isinstance(node, DictNode):
         yield place, node.keys
-        labels: Iterable[object] = node.keys
-    elif isinstance(node, FieldsNode):
-        labels = node.fields
-    elif isinstance(node, SequenceNode | CustomNode):
-        labels = range(len(node.children))
-    else:
-        return
-    for label, child in zip(labels, node.children, strict=True):
+    for label, child in named_children(node):
         yield from _dicts(child, f"{place}.{label!s}")
 
 
@@ -162,11 +137,6 @@ class LeafPath(NamedTuple):
     def is_int(self) -> bool:
         """Whether it is an int, which has a column; other scalars are constants."""
         return self.kind == "int"
-
-    @property
-    def attribute(self) -> str:
-        """The last part of the path, or the argument's name."""
-        return self.path.rpartition(".")[2] if self.path else self.argument
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +288,7 @@ def layout_of_inputs(
             break
         leading += 1
     sorted_nodes = {name: kept[name] for name in names}
-    made = _laid_out(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
+    made = laid_out(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
     if not as_passed and sum(name not in known and name not in order for name in names) > 1:
         made = replace(made, unordered=(*made.unordered, VARIADIC))
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
@@ -339,14 +309,14 @@ def varying_ints(layouts: Iterable[ArgumentLayout], signature: Signature) -> fro
 
 
 def counter_key_of(
-    layout: ArgumentLayout, facts: Sequence[tuple[str, int]], signature: Signature
+    layout: ArgumentLayout, facts: Iterable[Sequence[Any]], signature: Signature
 ) -> Hashable:
     """Equal for calls that traffic counters cannot tell apart. They do not know the value of a
     scalar, so that it may be its parameter's default, which a layout leaves out.
 
     Args:
         layout: of the call.
-        facts: dtype and rank of each tensor.
+        facts: of each tensor, first its dtype and its rank.
         signature: of the method that was called.
     """
 
@@ -354,7 +324,7 @@ def counter_key_of(
         known = signature.by_name.get(name)
         return known is not None and known.has_default and known.default is not None
 
-    return tuple(facts), tuple(
+    return tuple(tuple(one[:2]) for one in facts), tuple(
         (name, key)
         for name, key in layout.keys
         if name != CONTEXT  # whether autocast met an argument is not counted
@@ -362,41 +332,33 @@ def counter_key_of(
     )
 
 
-def layout_of_arguments(
+def laid_out(
     nodes: Mapping[str, Node],
     positional: int,
     renamed: Renamed = str,
     context: Context = ORDINARY,
-    ordered: frozenset[str] = frozenset(),
-) -> ArgumentLayout:
-    """The layout of nodes that are from a layout: none is left out."""
-    return _laid_out(nodes, positional, renamed, context, ordered=ordered)
-
-
-def layout_of_value(node: Node, renamed: Renamed = str) -> ArgumentLayout:
-    """The layout of a single value, such as the result of a model, as one argument ``output``."""
-    return _laid_out({"output": node}, 1, renamed)
-
-
-def _laid_out(
-    kept: Mapping[str, Node],
-    leading: int,
-    renamed: Renamed,
-    context: Context = ORDINARY,
     data_keys: DataKeys = dict,
     ordered: frozenset[str] = frozenset(),
 ) -> ArgumentLayout:
+    """The layout of arguments of which none is left out, or of a single value by any name.
+
+    Args:
+        nodes: by the names of the arguments.
+        positional: how many of the leading ones were passed by position.
+        renamed, context, ordered: as for :func:`layout_of_inputs`.
+        data_keys: as :attr:`Signature.data_keys`.
+    """
     walk = _Walk(renamed, data_keys, ordered)
     keys: list[tuple[str, Hashable]] = []
-    nodes: dict[str, Node] = {}
-    for name, node in kept.items():
+    made: dict[str, Node] = {}
+    for name, node in nodes.items():
         walk.argument = name
-        nodes[name], key = walk.visit(node, "")
+        made[name], key = walk.visit(node, "")
         keys.append((name, key))
     keys += context.key
     tensors, scalars = tuple(walk.tensors), tuple(walk.scalars)
     return ArgumentLayout(
-        tuple(keys), nodes, tensors, scalars, leading,
+        tuple(keys), made, tensors, scalars, positional,
         context=context, ordered=ordered, unordered=tuple(walk.unordered),
     )  # fmt: skip
 
@@ -537,17 +499,11 @@ def turned_around(layout: ArgumentLayout, paths: Collection[str]) -> ArgumentLay
 
 
 def _turned(node: Any, path: str, paths: Collection[str]) -> Any:
-    children = children_of(node)
-    if not children:
-        return node
-    if isinstance(node, DictNode):
-        labels: Iterable[Any] = node.keys
-    else:
-        labels = node.fields if isinstance(node, FieldsNode) else range(len(children))
     made = tuple(
-        _turned(child, f"{path}.{label!s}", paths)
-        for label, child in zip(labels, children, strict=True)
+        _turned(child, f"{path}.{label!s}", paths) for label, child in named_children(node)
     )
+    if not made:
+        return node
     update: dict[str, Any] = {"children": made}
     if isinstance(node, DictNode) and path in paths:
         update = {"keys": node.keys[::-1], "children": made[::-1]}
@@ -562,7 +518,8 @@ def _without_data(node: DictNode, lasting: frozenset[Hashable]) -> Node:
     kept = {key: child for typed, key, child in pairs if typed in lasting}
     if not kept:
         return rest
-    modules = tuple(at for at, key in enumerate(kept) if key in _module_keys(node))
+    of_modules = [node.keys[at] for at in node.modules or ()]
+    modules = tuple(at for at, key in enumerate(kept) if key in of_modules)
     return node.model_copy(
         update={
             "keys": (*kept, OTHER_KEYS),
@@ -570,10 +527,6 @@ def _without_data(node: DictNode, lasting: frozenset[Hashable]) -> Node:
             "modules": modules or None,
         }
     )
-
-
-def _module_keys(node: DictNode) -> list[Any]:
-    return [node.keys[at] for at in node.modules or ()]
 
 
 def _constant_key(node: Node, renamed: Renamed) -> Hashable:

@@ -10,6 +10,7 @@ anew for each call is none (docs/decisions/variants-and-shapes.md has the rule).
 
 from __future__ import annotations
 
+import hashlib
 import re
 from ast import literal_eval
 from collections import Counter
@@ -19,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
+from calltape_analyzer.observing.layout import counter_key_of
 from calltape_analyzer.observing.tallies import Seen, Span, Tally
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.reading.call_ref import CallRef
@@ -33,12 +35,14 @@ __all__ = [
     "may_select",
     "shown_constant",
     "switches_of",
+    "typed_constant",
 ]
 
 
 MAX_VALUES = 8
 _MAX_COMBINATIONS = 64
 _MAX_TEXT = 64
+_MAX_TYPED = 1024
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}", re.ASCII)
 
 Constants = tuple["tuple[str, str] | None", ...]
@@ -108,6 +112,15 @@ def shown_constant(value: Any) -> str:
     return f"{value!r:.40}"
 
 
+def typed_constant(value: Any) -> tuple[str, str]:
+    """Type and ``repr`` of a value; of a long text its start and a hash."""
+    kind = type(value).__name__
+    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TYPED:
+        return kind, repr(value)
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+    return kind, f"{value[:_MAX_TYPED]!r} {hashlib.blake2b(data).hexdigest()}"
+
+
 @dataclass
 class LeafObservation:
     """What was seen at one path over all groups: a tensor or a scalar.
@@ -136,7 +149,7 @@ class LeafObservation:
 
     def widen(self, span: Span) -> None:
         """Widens the range."""
-        self.range = span if self.range is None else self.range.merge(span)
+        self.range = span.merge(self.range)
 
 
 def leaf_observations(groups: Iterable[Group]) -> list[LeafObservation]:
@@ -173,13 +186,13 @@ def _add_tensor(leaf: LeafObservation, group: Group, i: int) -> None:
 
 
 def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) -> None:
-    for column, place in zip(group.layout.int_columns, group.ints, strict=True):
+    for column, place in zip(group.layout.int_columns, group.layout.ints, strict=True):
         leaf = found[place.argument, place.path]
         for value, seen in group.rows.sizes(column).items():
             leaf.values.add(value, seen)
         leaf.widen(group.rows.span(column))
     varying = set(group.varying)
-    for place, value in zip(group.others, group.constants, strict=True):
+    for place, value in zip(group.layout.others, group.constants, strict=True):
         if place.private or place not in varying:
             leaf = found[place.argument, place.path]
             leaf.values.add(value, Seen(group.calls, group.first))
@@ -335,10 +348,11 @@ class Observations(Shown):
         layout, constants = call.layout, call.constants
         known = self._structures.get(key[:2])
         if known is None:
-            known = self._structures[key[:2]] = _Structure(call.counter_key())
+            counter_key = counter_key_of(layout, key.facts, call.signature)
+            known = self._structures[key[:2]] = _Structure(counter_key)
         group = known.part(key)
         if group is None:
-            group = known.add(Group(key, layout, key.facts, constants, first))
+            group = known.add(Group(key, layout, constants, first))
         if first < group.first:
             group.first, group.layout, group.constants = first, layout, constants
         return group

@@ -9,7 +9,7 @@ dict in which what ``*args`` and ``**kwargs`` took stands under their names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -19,8 +19,9 @@ from calltape_schema.records import Parameter, Target
 from calltape_schema.tree import Node, ScalarNode, children_of
 
 __all__ = [
-    "ParameterNesting",
     "PassedArguments",
+    "Signature",
+    "nested",
 ]
 
 
@@ -79,10 +80,6 @@ class Signature:
         return tuple(p.name for p in self.parameters if p.name not in self.removed)
 
     @cached_property
-    def _own_names(self) -> frozenset[str]:
-        return frozenset(self.names)
-
-    @cached_property
     def variadic_positional(self) -> tuple[str, int] | None:
         """Name and position of ``*args``."""
         for position, name in enumerate(self.names):
@@ -138,7 +135,7 @@ class Signature:
     def parameter(self, key: Key) -> str:
         """The parameter that an argument belongs to; ``*args`` and ``**kwargs`` by their name."""
         if isinstance(key, str):
-            return key if key in self._own_names else self.variadic_keyword or key
+            return key if key in self.places else self.variadic_keyword or key
         variadic = self.variadic_positional
         return variadic[0] if variadic and key >= variadic[1] else self.name_at(key)
 
@@ -271,79 +268,40 @@ class PassedArguments(NamedTuple):
         return dict((*self.positional, *self.named))
 
 
-@dataclass(frozen=True)
-class ParameterNesting:
-    """Where each argument of a call stands.
+def nested(
+    signature: Signature, positional: int, values: Mapping[str, Any]
+) -> tuple[Any, ...] | dict[str, Any]:
+    """Values by argument in the form of ``dynamic_shapes``: a tuple if all arguments are positional
+    and ``*args`` took none of them, else a dict.
 
-    Attributes:
-        as_tuple: whether the form is a tuple: all arguments are positional, and ``*args`` took
-            none of them.
-        positional: how many arguments were passed by position.
-        variadic: the name of ``*args``, and how many arguments stand before its first; None if it
-            took nothing.
-        extra: the name of ``**kwargs``, and the names of the arguments that it took; None if it
-            took nothing.
+    Args:
+        signature: of the method that was called.
+        positional: how many of the arguments were passed by position.
+        values: of all arguments, the positional ones first.
+
+    Raises:
+        UsageError: an argument has the name of ``**kwargs``.
     """
-
-    as_tuple: bool
-    positional: int
-    variadic: tuple[str, int] | None = None
-    extra: tuple[str, tuple[str, ...]] | None = None
-
-    @classmethod
-    def of(cls, signature: Signature, positional: int, names: Sequence[str]) -> ParameterNesting:
-        """The nesting of a call.
-
-        Args:
-            signature: of the method that was called.
-            positional: how many of the arguments were passed by position.
-            names: of all arguments, the positional ones first.
-
-        Raises:
-            UsageError: an argument has the name of ``**kwargs``.
-        """
-        variadic = signature.variadic_positional
-        if variadic is not None and positional <= variadic[1]:
-            variadic = None  # torch.export wants no entry for *args that took nothing
-        as_tuple = len(names) == positional and variadic is None
-        extra = cls._extra(signature, names[positional:])
-        return cls(as_tuple, positional, variadic, extra)
-
-    @staticmethod
-    def _extra(signature: Signature, named: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-        taken_by = signature.variadic_keyword
-        known = frozenset(signature.names)
-        outside = tuple(name for name in named if name not in known)
-        if taken_by is None or not outside:
-            return None
-        if taken_by in named:
+    name, begin = signature.variadic_positional or ("", positional)
+    members = tuple(values.values())[begin:positional]
+    if len(values) == positional and not members:
+        return tuple(values.values())
+    made: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    taken_by = signature.variadic_keyword
+    for position, (argument, value) in enumerate(values.items()):
+        if begin <= position < positional:
+            made[name] = members  # torch.export wants no entry for *args that took nothing
+        elif position < positional or taken_by is None or argument in signature.places:
+            made[argument] = value
+        else:
+            extra[argument] = value
+    if taken_by is not None and extra:
+        if taken_by in list(values)[positional:]:
             raise UsageError(
                 f"Keyword argument name collision: a call passes {taken_by!r}, which is also the "
                 f"name of **{taken_by}",
                 advice="rename the argument",
             )
-        return taken_by, outside
-
-    def arranged(self, values: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
-        """Values by argument in this nesting.
-
-        Args:
-            values: in the order of the arguments, the positional ones first.
-        """
-        if self.as_tuple:
-            return tuple(values.values())
-        members: list[Any] = []
-        extra = self.extra[1] if self.extra is not None else ()
-        taken = frozenset(extra)
-        made: dict[str, Any] = {}
-        for position, (name, value) in enumerate(values.items()):
-            if self.variadic and self.variadic[1] <= position < self.positional:
-                members.append(value)
-                made[self.variadic[0]] = ()  # holds the place of them all
-            elif name not in taken:
-                made[name] = value
-        if self.variadic and members:
-            made[self.variadic[0]] = tuple(members)
-        if self.extra is not None:
-            made[self.extra[0]] = {name: values[name] for name in extra}
-        return made
+        made[taken_by] = extra
+    return made

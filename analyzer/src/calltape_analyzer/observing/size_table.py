@@ -200,7 +200,9 @@ class SizeTable:
         if self._ranks is None:
             self._begin(row, flat)
         if not all(line.is_one(flat) for line in self._shared):
-            self._divide(flat)
+            parts = ([one] if one.is_one(flat) else [*one.divided(flat)] for one in self._lines)
+            self._lines = [line for divided in parts for line in divided]
+            self._index()
         varied = [line for line in self._constant if flat[line.columns[0]] != line.constant]
         if varied:
             for line in varied:
@@ -236,11 +238,6 @@ class SizeTable:
         self._varying = [line for line in self._lines if line.values is not None]
         self._heads = [line.columns[0] for line in self._varying]
         self._known.clear()
-
-    def _divide(self, flat: Sequence[int]) -> None:
-        parts = ([line] if line.is_one(flat) else [*line.divided(flat)] for line in self._lines)
-        self._lines = [line for divided in parts for line in divided]
-        self._index()
 
     def _append(self, values: tuple[int, ...], seen: Seen) -> None:
         for line, value in zip(self._varying, values, strict=True):

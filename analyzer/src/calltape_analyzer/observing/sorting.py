@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.groups import (
-    Group,
     GroupKey,
-    Shared,
     SortedCall,
     TensorFacts,
     shared_memory,
 )
 from calltape_analyzer.observing.layout import (
     ArgumentLayout,
-    LeafPath,
     Renamed,
     layout_of_inputs,
     varying_ints,
 )
-from calltape_analyzer.observing.observations import Observations, shown_constant
+from calltape_analyzer.observing.observations import Observations, typed_constant
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.observing.traffic_counters import TrafficCounters, raised_are_evidence
-from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.text import counted, named
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.records import Range, Target, Tree
-from calltape_schema.tree import BoolNode, Leaf, Node, ScalarNode
+from calltape_schema.tree import Leaf, Node, ScalarNode
 
 __all__ = [
     "CallSorter",
     "CallSource",
-    "difference_of",
 ]
 
 
@@ -71,16 +64,15 @@ class CallSource(Protocol):
     def damage(self) -> Sequence[TapeError]: ...
 
 
-_MAX_TEXT = 1024
 _MAX_UNITED = 4096
 _MAX_UNITED_BYTES = 2 * 2**20  # less than stays decoded: each is decoded once, not twice
-_MAX_NAMES = 5
 
 
+@dataclass(eq=False, repr=False)
 class CallSorter:
     """Sorts calls into groups. Each combination of structure, leaves and scalars is sorted once.
 
-    Args:
+    Attributes:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
         model: has the modules that may be keys of dicts among the arguments of live calls.
@@ -92,32 +84,20 @@ class CallSorter:
             likewise.
         unshared: the pairs of paths of tensors of which it does not matter to the model whether
             they are one object, or share memory.
-
-    Attributes:
         training_modes: the modes of the model (True for training) that calls so far were in.
     """
 
-    def __init__(
-        self,
-        signature: Signature,
-        renamed: Renamed = str,
-        model: Any = None,
-        asked: Collection[Mode] = (),
-        laid_out: Collection[str] = (),
-        ordered: Collection[str] = (),
-        unshared: Collection[tuple[str, str]] = (),
-    ) -> None:
-        self.signature = signature
-        self.renamed = renamed
-        self.model = model
-        self.asked = frozenset(asked)
-        self.laid_out = frozenset(laid_out)
-        self.ordered = frozenset(ordered)
-        self.unshared = frozenset(unshared)
-        self._module_names: dict[int, str] | None = None
-        self._layouts: dict[Hashable, ArgumentLayout] = {}
-        self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
-        self.training_modes: set[bool] = set()
+    signature: Signature
+    renamed: Renamed = str
+    model: Any = None
+    asked: frozenset[Mode] = frozenset()
+    laid_out: frozenset[str] = frozenset()
+    ordered: frozenset[str] = frozenset()
+    unshared: frozenset[tuple[str, str]] = frozenset()
+    training_modes: set[bool] = field(default_factory=set, init=False)
+    _module_names: dict[int, str] | None = field(default=None, init=False)
+    _layouts: dict[Hashable, ArgumentLayout] = field(default_factory=dict, init=False)
+    _switches: dict[bytes, tuple[tuple[int, Any], ...]] = field(default_factory=dict, init=False)
 
     def separate_by(
         self,
@@ -162,18 +142,13 @@ class CallSorter:
 
     def with_model(self, model: Any) -> CallSorter:
         """A sorter for which modules of a model may be keys of dicts."""
-        return self._but(self.signature, model)
+        return replace(self, model=model)
 
     def with_varying(self, names: frozenset[str]) -> CallSorter:
         """A sorter for which these ints are arguments of each call, too."""
         if names <= self.signature.varying:
             return self
-        signature = self.signature.with_varying(names)
-        return self._but(signature, self.model)
-
-    def _but(self, signature: Signature, model: Any) -> CallSorter:
-        own = self.asked, self.laid_out, self.ordered, self.unshared
-        return type(self)(signature, self.renamed, model, *own)
+        return replace(self, signature=self.signature.with_varying(names))
 
     def observations(self, calls: Calls) -> Observations:
         """What was seen in the calls.
@@ -188,8 +163,12 @@ class CallSorter:
         for found in _united(calls.by_inputs()):
             into = raised if found.raised else returned
             placed = self.sorted(found.inputs)
-            group = _added(into, placed, Seen(found.calls, found.first))
-            _add_ranges(group, placed, found.spans)
+            into.calls += found.calls
+            group = into.group_of(placed.key, placed, found.first)
+            group.add(placed.row, placed.leaves, Seen(found.calls, found.first))
+            for i, place in enumerate(placed.layout.tensors):
+                if place.number in found.spans:
+                    group.ranges[i] = found.spans[place.number].merge(group.ranges.get(i))
         evidence = raised if raised_are_evidence(returned.calls) else returned
         evidence.raised = raised.calls
         return evidence
@@ -253,7 +232,7 @@ class CallSorter:
         values = (*scalars, *layout.defaults)
         known: dict[int, tuple[str, str]] = {}  # many paths may share one long text
         typed = tuple(
-            known.get(place.number) or known.setdefault(place.number, _typed(value))
+            known.get(place.number) or known.setdefault(place.number, typed_constant(value))
             for place, value in zip(others, constants, strict=True)
             if not place.private
         )
@@ -262,7 +241,6 @@ class CallSorter:
         return SortedCall(
             GroupKey(layout.keys, facts, typed, shared),
             layout,
-            facts,
             constants,
             row,
             own,
@@ -276,7 +254,10 @@ class CallSorter:
             switches = _switches(tree.spec().root, self.signature)
             self._switches[tree.structure] = switches
         on = tuple(_is_same(tree.scalars[index], default) for index, default in switches)
-        devices = self._devices(tree)
+        recorded = tree.spec().context
+        devices: frozenset[str] = frozenset()
+        if recorded is not None and recorded.autocast:  # it matters where the arguments are
+            devices = frozenset(leaf.device for leaf in tree.facts())
         found = self._layouts.get((tree.structure, on, devices))
         if found is None:
             spec = tree.spec()
@@ -287,13 +268,6 @@ class CallSorter:
             self._layouts[tree.structure, on, devices] = found
             self.training_modes.add(context.training)
         return found
-
-    def _devices(self, tree: Tree) -> frozenset[str]:
-        """The devices of the arguments, if it matters where they are."""
-        recorded = tree.spec().context
-        if recorded is None or not recorded.autocast:
-            return frozenset()
-        return frozenset(leaf.device for leaf in tree.facts())
 
 
 @dataclass(slots=True)
@@ -308,9 +282,7 @@ class _Inputs:
 
     def widen(self, ranges: Iterable[Range]) -> None:
         for one in ranges:
-            span = Span(one.min, one.max)
-            known = self.spans.get(one.leaf)
-            self.spans[one.leaf] = span if known is None else known.merge(span)
+            self.spans[one.leaf] = Span(one.min, one.max).merge(self.spans.get(one.leaf))
 
 
 def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
@@ -340,126 +312,6 @@ def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
     yield from known.values()
 
 
-def _typed(value: Any) -> tuple[str, str]:
-    """Type and ``repr`` of a value; of a long text its start and a hash."""
-    kind = type(value).__name__
-    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TEXT:
-        return kind, repr(value)
-    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
-    return kind, f"{value[:_MAX_TEXT]!r} {hashlib.blake2b(data).hexdigest()}"
-
-
-def difference_of(group: Group, placed: SortedCall) -> str:
-    """In what a call differs from the calls of a group, in words."""
-    own, live = group.layout.context, placed.layout.context
-    if own.key != live.key:
-        return (
-            f"it is called with {live.separating(own)}; the program is for {own.separating(live)}"
-        )
-    ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
-    if other_count := _other_count(ours, theirs, placed.signature):
-        return other_count
-    if missing := [name for name in ours if name not in theirs]:
-        one = _default_unlike(missing[0], group, placed.signature) if len(missing) == 1 else None
-        return one or f"{_are(missing)} missing"
-    if more := [name for name in theirs if name not in ours]:
-        told = (_unlike_default(name, placed) for name in more)
-        return next(filter(None, told), f"{_are(more)} not expected")
-    for name, key in ours.items():
-        if theirs[name] != key:
-            nodes = group.layout.nodes[name], placed.layout.nodes[name]
-            return unlike(name, *nodes, _value_in(placed)) or f"{name} has another structure"
-    for place, known, facts in zip(group.layout.tensors, group.facts, placed.facts, strict=False):
-        if known != facts:
-            return f"{place} is {facts.unlike(known)}"
-    if group.key.shared != placed.key.shared:
-        return _other_memory(group, placed.key.shared)
-    given = dict(zip(group.others, placed.constants, strict=False))
-    for place, known in group.fixed():
-        if _typed(known) != _typed(given.get(place)):
-            return _other_value(place, known, given.get(place))
-    if list(ours) != list(theirs):
-        return "the keyword arguments come in another order than in the recorded calls"
-    return "another structure"
-
-
-def _other_memory(group: Group, given: Sequence[Shared]) -> str:
-    """What is one object, or shares memory, in a call and not in a group, or the other way
-    round."""
-    places = group.layout.tensors
-    for pair in [one for one in given if one not in group.key.shared]:
-        return f"{pair.text(places)}, unlike in the recorded calls"
-    pair = next(one for one in group.key.shared if one not in given)
-    return f"{pair.text(places, negated=True)}, unlike in the recorded calls"
-
-
-def _other_count(
-    ours: Collection[str], theirs: Collection[str], signature: Signature
-) -> str | None:
-    """How many arguments ``*args`` has in a call, if it has another number of them in a group."""
-    if signature.variadic_positional is None:
-        return None
-    known, given = (sum(map(signature.is_of_variadic, names)) for names in (ours, theirs))
-    if known == given:
-        return None
-    name = signature.variadic_positional[0]
-    return f"*{name} has {counted(given, 'argument')}, not {known}"
-
-
-def _value_in(placed: SortedCall) -> Callable[[int], Any]:
-    """Gives the values of the scalars of a call by their numbers."""
-    layout = placed.layout
-    ints = iter(placed.row.ints)
-    others = iter(placed.constants)
-    values = [next(ints if place.is_int else others, None) for place in layout.scalars]
-    return values.__getitem__
-
-
-def _default_unlike(name: str, group: Group, signature: Signature) -> str | None:
-    """What a call passes by leaving an argument out, or passing its default, and the recorded ones
-    do not; None if the default is no value to compare with."""
-    parameter = signature.by_name.get(name)
-    node = group.layout.nodes.get(name)
-    if parameter is None or node is None or not isinstance(parameter.default, _PLAIN):
-        return None
-    if isinstance(node, ScalarNode):
-        known = {str(place): value for place, value in group.fixed()}
-        usual = shown_constant(known[name]) if name in known else "a recorded one"
-    else:
-        usual = kind_of(node)
-    return f"{name} is {shown_constant(parameter.default)}, not {usual}"
-
-
-_PLAIN = (bool, int, float, str)
-
-
-def _unlike_default(name: str, placed: SortedCall) -> str | None:
-    """What a call passes where the recorded ones passed the default, or nothing; None if the
-    default is no value to compare with."""
-    parameter = placed.signature.by_name.get(name)
-    node = placed.layout.nodes[name]
-    if parameter is None or not parameter.has_default:
-        return None
-    default: Any = parameter.default
-    if not isinstance(default, _PLAIN):
-        return None
-    given = dict(zip(map(str, placed.layout.others), placed.constants, strict=True))
-    if isinstance(node, ScalarNode) and name in given:
-        return f"{name} is {shown_constant(given[name])}, not {shown_constant(default)}"
-    if isinstance(node, BoolNode):
-        return f"{name} is {node.value}, not {default}"
-    return None
-
-
-def _are(names: Sequence[str]) -> str:
-    return f"{named(names, _MAX_NAMES)} {'is' if len(names) == 1 else 'are'}"
-
-
-def _other_value(place: LeafPath, known: Any, value: Any) -> str:
-    shown, usual = shown_constant(value), shown_constant(known)
-    return f"{place} is {shown}, not {usual if usual != shown else 'the recorded one'}"
-
-
 def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:
     """The scalars among the arguments whose parameter has a scalar default, with that default."""
     passed = PassedArguments.of(root, signature)
@@ -474,16 +326,3 @@ def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:
 
 def _is_same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
-
-
-def _added(to: Observations, placed: SortedCall, seen: Seen) -> Group:
-    to.calls += seen.calls
-    group = to.group_of(placed.key, placed, seen.first)
-    group.add(placed.row, placed.leaves, seen)
-    return group
-
-
-def _add_ranges(group: Group, placed: SortedCall, spans: Mapping[int, Span]) -> None:
-    for i, place in enumerate(placed.layout.tensors):
-        if place.number in spans:
-            group.widen_range(i, spans[place.number])

@@ -175,6 +175,8 @@ class Span:
     min: int
     max: int
 
-    def merge(self, other: Span) -> Span:
-        """The span of both."""
+    def merge(self, other: Span | None) -> Span:
+        """The span of both; this one if there is no other."""
+        if other is None:
+            return self
         return Span(min(self.min, other.min), max(self.max, other.max))

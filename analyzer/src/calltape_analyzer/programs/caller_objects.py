@@ -22,7 +22,7 @@ from typing import Any
 from calltape_analyzer.arguments.samples import Sample, check_tensors
 from calltape_analyzer.pytree.caches import is_cache_value
 from calltape_analyzer.pytree.description import describe_as_recorded
-from calltape_analyzer.pytree.memory import contiguous, contiguous_strides, copies
+from calltape_analyzer.pytree.memory import contiguous, contiguous_strides, copies, storage_of
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = [
@@ -112,14 +112,9 @@ def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[i
     return {path: frozenset(passed[one]) for path, one in memories.items() if one in passed}
 
 
-def memory_of(value: Any) -> Any:
+def memory_of(value: Any) -> int | None:
     """What is equal for tensors of one memory; None for what has none."""
-    if not _is_own(value) or not value.numel():
-        return None
-    try:
-        return value.untyped_storage()._cdata
-    except RuntimeError:  # a subclass without memory of its own
-        return None
+    return storage_of(value) if _is_own(value) and value.numel() else None
 
 
 def _was_written(copy: Any) -> bool:
@@ -146,8 +141,7 @@ def _is_moved(sample: Sample, kept: Collection[int]) -> bool:
     begins: dict[int, int] = {}
     for i in kept:
         tensor = sample.tensors[i]
-        if _is_own(tensor) and tensor.numel():
-            memory = tensor.untyped_storage()._cdata
+        if (memory := memory_of(tensor)) is not None:
             begin = tensor.storage_offset() * tensor.dtype.itemsize
             begins[memory] = min(begins.get(memory, begin), begin)
     return any(begins.values())

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
 from calltape_analyzer.programs.manifest import (
@@ -140,10 +139,14 @@ def _programs(
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
-    asked: set[Mode] = {mode for one in programs for mode in one.plan.context.asked}
-    ordered = {path for one in programs for path in one.plan.template.layout.ordered}
-    laid_out, unshared = manifest["laid_out"], manifest["unshared"]
-    sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
+    sorter = CallSorter(
+        signature,
+        index.renamed,
+        asked=frozenset(mode for one in programs for mode in one.plan.context.asked),
+        laid_out=frozenset(manifest["laid_out"]),
+        ordered=frozenset(path for one in programs for path in one.plan.template.layout.ordered),
+        unshared=frozenset(manifest["unshared"]),
+    )
     return Programs(
         programs,
         sorter,

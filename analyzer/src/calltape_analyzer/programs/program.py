@@ -15,9 +15,9 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
+from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import SortedCall, layout_name
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.observing.sorting import difference_of
 from calltape_analyzer.programs import notes as kinds
 from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.caller_objects import (
@@ -42,7 +42,7 @@ from calltape_schema.tree import (
     FieldsNode,
     Leaf,
     SequenceNode,
-    children_of,
+    walk,
 )
 
 __all__ = ["Program"]
@@ -207,15 +207,10 @@ class Program:
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
-        found: dict[str, None] = {}
-        waiting = list(self.result[0].layout.nodes.values())
-        while waiting:
-            node = waiting.pop()
-            waiting += children_of(node)
-            name = node.type if isinstance(node, FieldsNode | SequenceNode | DictNode) else None
-            if name is not None and self.classes.get(name) is None:
-                found[name] = None
-        return sorted(found)
+        nodes = (node for root in self.result[0].layout.nodes.values() for node in walk(root))
+        typed = (node for node in nodes if isinstance(node, FieldsNode | SequenceNode | DictNode))
+        names = {node.type for node in typed if node.type is not None}
+        return sorted(name for name in names if self.classes.get(name) is None)
 
     def unmade(self, outputs: Sequence[Any]) -> list[Fact]:
         """The objects of a result that cannot be made although their classes are known here, each

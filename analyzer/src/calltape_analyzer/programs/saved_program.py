@@ -15,7 +15,7 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import Group, GroupKey
-from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_arguments
+from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, laid_out
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.observing.tallies import Seen
@@ -122,9 +122,8 @@ def program_parts(
 def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     nowhere = CallRef(b"", 0)
     layout = _layout_of(document["layout"], renamed)
-    facts = document["facts"]
-    key = GroupKey(layout.keys, facts, document["typed"], document["shared"])
-    group = Group(key, layout, facts, tuple(document["constants"]), nowhere)
+    key = GroupKey(layout.keys, document["facts"], document["typed"], document["shared"])
+    group = Group(key, layout, tuple(document["constants"]), nowhere)
     # How many calls a row has is not saved: each row counts as one call.
     rows = SizeTable.of((row, Seen(1, nowhere)) for row in document["rows"])
     made = VariantFacts(group, rows, document["conditions"])
@@ -177,7 +176,7 @@ def _layout_of(document: SavedLayout, renamed: Renamed = str) -> ArgumentLayout:
         raise TapeError("invalid", "a saved layout is not one of arguments") from None
     context = Context.of(spec.context, (), document["asked"])
     ordered = frozenset(document["ordered"])
-    return layout_of_arguments(nodes, document["positional"], renamed, context, ordered)
+    return laid_out(nodes, document["positional"], renamed, context, ordered=ordered)
 
 
 def _completion_document(completion: Completion) -> SavedCompletion:
@@ -248,7 +247,7 @@ def check_program(program: Program) -> None:
     ranks = [facts.rank for facts in group.facts]
     for row in [*rows, *(program.only or ())]:
         _expect([len(shape) for shape in row.shapes] == ranks, "the ranks of a row")
-        _expect(len(row.ints) == len(group.ints), "the ints of a row")
+        _expect(len(row.ints) == len(group.layout.ints), "the ints of a row")
     for condition in program.variant.conditions:
         if isinstance(condition, Fixed):
             _check_columns(group, [condition.column])
@@ -278,15 +277,15 @@ def _expect(holds: bool, what: str) -> None:
 def _check_group(group: Group) -> None:
     layout = group.layout
     _expect(len(group.facts) == len(layout.tensors), "the facts of tensors")
-    _expect(len(group.constants) == len(group.others), "its constants")
-    public = [place for place in group.others if not place.private]
+    _expect(len(group.constants) == len(layout.others), "its constants")
+    public = [place for place in layout.others if not place.private]
     _expect(len(group.key.constants) == len(public), "its constants")
 
 
 def _check_columns(group: Group, columns: Iterable[Column]) -> None:
     for place, axis in columns:
         if axis is None:
-            _expect(place < len(group.ints), "an int")
+            _expect(place < len(group.layout.ints), "an int")
         else:
             _expect(place < len(group.facts) and axis < group.facts[place].rank, "a dimension")
 

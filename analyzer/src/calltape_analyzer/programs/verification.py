@@ -14,8 +14,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Protocol
 
-from calltape_analyzer.arguments.complete_inputs import has_made_up
-from calltape_analyzer.arguments.samples import Sample, in_variant, recorded_sample
+from calltape_analyzer.arguments.samples import Sample, has_made_up, in_variant, recorded_sample
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.judging import Run, Runner, judge
 from calltape_analyzer.comparison.verdicts import Against, Verdict

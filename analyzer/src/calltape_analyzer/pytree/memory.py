@@ -43,6 +43,7 @@ __all__ = [
     "place_together",
     "relaid",
     "relaid_together",
+    "storage_of",
 ]
 
 _FREE = 4096
@@ -75,6 +76,14 @@ def place_of(tensor: torch.Tensor) -> Place:
     width = tensor.dtype.itemsize
     shape = tuple(int(size) for size in tensor.shape)
     return Place(shape, tensor.stride(), int(tensor.storage_offset()) * width, width)
+
+
+def storage_of(tensor: torch.Tensor) -> int | None:
+    """What is equal for tensors of one storage, and for no others; None for what has none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # it is sparse, or of a subclass without memory
+        return None
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -312,7 +321,7 @@ def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = Fals
             continue
         if is_strided(one):
             made[id(one)] = None
-            groups[one.device, one.untyped_storage()._cdata][id(one)] = one
+            groups[one.device, storage_of(one)][id(one)] = one
         else:
             made[id(one)] = _moved(contiguous(one), device)
     for group in groups.values():
@@ -428,7 +437,7 @@ def relaid_together(
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, one in enumerate(old):
         if is_strided(one):
-            groups[one.device, one.untyped_storage()._cdata].append(i)
+            groups[one.device, storage_of(one)].append(i)
         else:
             found[i] = made[i]
     for members in groups.values():

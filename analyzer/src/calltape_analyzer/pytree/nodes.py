@@ -13,6 +13,7 @@ part of a result is a value, or an :class:`Unknown` that says why it cannot be d
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -65,6 +66,7 @@ __all__ = [
     "placed_nodes",
     "unreferenced",
     "values_in",
+    "with_children",
 ]
 
 
@@ -98,6 +100,23 @@ def _children_at(at: str, node: Node) -> Iterator[tuple[Any, str, Node]]:
 def named_children(node: Node) -> Iterator[tuple[Any, Node]]:
     """The children of a node, each with its key, field or position."""
     return zip(names_of_children(node), children_of(node), strict=True)
+
+
+def with_children(node: Node, made: Callable[[Node], Node]) -> Node:
+    """A node with others in the place of its children, and of the context of a custom node; the
+    node itself, if each is what it was.
+
+    Args:
+        node: any.
+        made: gives what stands in the place of one.
+    """
+    children = children_of(node)
+    changed: dict[str, Any] = {"children": tuple(map(made, children))} if children else {}
+    is_same = all(map(operator.is_, children, changed.get("children", ())))
+    if isinstance(node, CustomNode):
+        changed["context"] = made(node.context)
+        is_same = is_same and changed["context"] is node.context
+    return node if is_same else node.model_copy(update=changed)
 
 
 def names_of_children(node: Node) -> Sequence[Any]:
@@ -341,19 +360,13 @@ def _positions(spec: Structure) -> tuple[list[int], list[int]]:
 
 
 def _renumbered(node: Node, leaves: Mapping[int, int], scalars: Mapping[int, int]) -> Node:
-    changes: dict[str, Any] = {}
     if isinstance(node, TensorNode):
-        changes["leaf"] = leaves[node.leaf]
-    elif isinstance(node, ScalarNode):
-        changes["scalar"] = scalars[node.scalar]
-    elif isinstance(node, OpaqueNode) and node.length is not None:
-        changes["length"] = scalars[node.length]
-    children = children_of(node)
-    if children:
-        changes["children"] = tuple(_renumbered(child, leaves, scalars) for child in children)
-    if isinstance(node, CustomNode):
-        changes["context"] = _renumbered(node.context, leaves, scalars)
-    return node.model_copy(update=changes) if changes else node
+        return node.model_copy(update={"leaf": leaves[node.leaf]})
+    if isinstance(node, ScalarNode):
+        return node.model_copy(update={"scalar": scalars[node.scalar]})
+    if isinstance(node, OpaqueNode) and node.length is not None:
+        return node.model_copy(update={"length": scalars[node.length]})
+    return with_children(node, lambda child: _renumbered(child, leaves, scalars))
 
 
 ABSENT = object()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.omission import left_of, opaque
 from calltape_analyzer.observing.observations import looks_like_name
-from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes
+from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes, with_children
 from calltape_analyzer.redacting.ordinals import Ordinals
 from calltape_analyzer.redacting.policy import Fact, Fate, Policy, most_private, number_fact
 from calltape_analyzer.redacting.vocabulary import is_field, plain_reason
@@ -28,7 +28,6 @@ from calltape_schema.inputs_table import Kind
 from calltape_schema.privacy import is_name, is_setting
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
-    CustomNode,
     DictNode,
     EnumNode,
     FieldsNode,
@@ -38,7 +37,6 @@ from calltape_schema.tree import (
     SequenceNode,
     Structure,
     TensorNode,
-    children_of,
     decode_structure,
     document_like,
     encode_structure,
@@ -303,11 +301,8 @@ class TreePlan:
             changes["fields"] = tuple(
                 field if is_field(field) else self._key(field, path) for field in node.fields
             )
-        if isinstance(node, CustomNode):
-            changes["context"] = self._made(node.context, paths)
-        if below := children_of(node):
-            changes["children"] = tuple(self._made(child, paths) for child in below)
-        made = node.model_copy(update=changes) if changes else node
+        made = with_children(node, lambda child: self._made(child, paths))
+        made = made.model_copy(update=changes) if changes else made
         if isinstance(made, ScalarNode) and self.scalars[made.scalar][0] == "omitted":
             return opaque(made)
         return made

@@ -167,7 +167,7 @@ def _decided_by_model(model: ExportedModel, advice: str, _: Call, placed: Sorted
     values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
     ints = placed.layout.column_of_scalar
     sizes: dict[str, Sized | int] = {
-        name: Sized(placed.facts[value.number].dtype, placed.row.shapes[value.number])
+        name: Sized(placed.key.facts[value.number].dtype, placed.row.shapes[value.number])
         if value.kind == "tensor"
         else placed.row.ints[ints[value.number].index]
         for name, value in values.items()

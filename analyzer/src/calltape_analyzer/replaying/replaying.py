@@ -12,7 +12,7 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any
 
-from calltape_analyzer.arguments.complete_inputs import CompleteInputs, complete_inputs, has_made_up
+from calltape_analyzer.arguments.samples import CompleteInputs, complete_inputs, has_made_up
 from calltape_analyzer.comparison.comparing import Tolerances, leaves_of
 from calltape_analyzer.comparison.judging import (
     Expect,
@@ -169,7 +169,6 @@ class _CallableRunner(Runner):
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
 
-        from calltape_analyzer.model.calls import wanted_classes
         from calltape_analyzer.model.code import may_ask
         from calltape_analyzer.model.randomness import generators_kept
 
@@ -191,7 +190,7 @@ class _CallableRunner(Runner):
         # It computes with the strides that it was compiled for, whatever those of its inputs are.
         self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
         stack.enter_context(generators_kept())
-        self._classes = wanted_classes(target, tape.class_index)
+        self._classes = tape.class_index.with_model(getattr(target, "__self__", target))
         self._asked = may_ask(target if self.module is None else self.module)
         self.function: Callable[..., Any] = target
         self.signature = tape.signature

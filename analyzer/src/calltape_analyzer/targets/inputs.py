@@ -21,7 +21,6 @@ from calltape_analyzer.variants.variant_findings import TensorFinding
 
 __all__ = [
     "Shape",
-    "arguments_of_row",
     "input_tensors",
     "most_common_shapes",
     "tensors_given",
@@ -73,31 +72,6 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
             advice="ask tape.variants() for the one whose accepts() is true",
         )
     return [None if at is None else live.sample.tensors[at] for at in completion.tensors]
-
-
-def arguments_of_row(
-    variant: Variant, row: int, device: Any = None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the first call that had a row's sizes, in the form of
-    ``variant.infer_arguments()``.
-
-    Args:
-        variant: any.
-        row: a place among ``variant.facts.rows``.
-        device: where the tensors are made; the CPU by default.
-
-    Raises:
-        InferenceError: an argument holds an object of a class that is not known here.
-    """
-    from calltape_analyzer.arguments.plan import Plan, as_passed, checked
-    from calltape_analyzer.arguments.samples import sample_in
-
-    facts, sorter, tape = variant.facts, variant.sorter, variant._tape
-    sample = sample_in(facts, tape.calls.at(facts.rows.seen(row).first), sorter, device)
-    plan = Plan.of(facts, sample, sorter.signature)
-    arguments = plan.build(sample, tape.class_index, device)
-    checked(arguments, plan.signature)
-    return as_passed(arguments, facts.group.layout.positional, plan.signature)
 
 
 Shape = tuple[int, ...]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.targets.inputs import arguments_of_row, tensors_given, variant_of
+from calltape_analyzer.targets.inputs import tensors_given, variant_of
 from calltape_analyzer.variant import Variant
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def additional_inputs(
     made: Any = torch.export.AdditionalInputs  # untyped
     given = made()
     for row in _telling_rows(variant, limit):
-        given.add(*arguments_of_row(variant, row, device))
+        call = variant._tape.calls.at(variant.facts.rows.seen(row).first)
+        given.add(*variant.arguments_of(call, device, None))
     chosen: AdditionalInputs = given
     return chosen
 

@@ -45,8 +45,8 @@ def add_counted_sizes(
     counted = _by_counter_key(counters, signature, renamed)
     alike: dict[Hashable, list[VariantFacts]] = defaultdict(list)
     for variant in variants:
-        facts = tuple((fact.dtype, fact.rank) for fact in variant.group.facts)
-        alike[counter_key_of(variant.group.layout, facts, signature)].append(variant)
+        group = variant.group
+        alike[counter_key_of(group.layout, group.facts, signature)].append(variant)
     for key, same in alike.items():
         if key in counted:
             _add_to(same, counted[key])
@@ -72,9 +72,8 @@ def _by_counter_key(
         # The value of a scalar in one call is not known: it equals no default.
         unknown = [object()] * group.spec.scalars
         layout = layout_of_inputs(group.spec.root, unknown, signature, renamed)
-        facts = tuple(
-            (group.kind.dtypes[p.number], group.kind.ranks[p.number]) for p in layout.tensors
-        )
+        kind = group.kind
+        facts = [(kind.dtypes[p.number], kind.ranks[p.number]) for p in layout.tensors]
         counted[counter_key_of(layout, facts, signature)].append((layout, group))
     return dict(counted)
 
@@ -97,7 +96,7 @@ def constant_pools(
             axes = group.leaves[path.number]
             for axis, values in enumerate(axes):
                 key, span = pool_key(path, len(axes), axis), Span(values.min, values.max)
-                spans[key] = spans[key].merge(span) if key in spans else span
+                spans[key] = span.merge(spans.get(key))
                 own.add(key)
         calls.update(dict.fromkeys(own, group.calls))
     return {key for key, span in spans.items() if calls[key] > 1 and span.min == span.max}
@@ -114,8 +113,7 @@ def _add_to(
     kept: dict[_Name, Span] = {}
     for variant in variants:
         for column, name in _names_of(variant).items():
-            span = variant.every.span(column)
-            kept[name] = kept[name].merge(span) if name in kept else span
+            kept[name] = variant.every.span(column).merge(kept.get(name))
     calls = sum(group.calls for _, group in groups)
     kept_calls = sum(variant.calls for variant in variants)
     for variant in variants:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from calltape_analyzer.observing.contexts import FLOAT
-from calltape_analyzer.observing.fixed_values import is_public
+from calltape_analyzer.observing.distinctions import is_public
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.signature import Signature

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from calltape_analyzer.fitting import fitted, table_lines
-from calltape_analyzer.observing.fixed_values import structure_values
+from calltape_analyzer.observing.distinctions import structure_values
 from calltape_analyzer.observing.groups import LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.wording import calls, notes, reasons, rejections, strategies, verdicts
+from calltape_analyzer.wording import notes, reasons, rejections, verdicts
 
 __all__ = ["in_words"]
 
 _WORDS: Mapping[type[Fact], Any] = {
-    **calls.WORDS, **notes.WORDS, **reasons.WORDS, **rejections.WORDS, **strategies.WORDS,
-    **verdicts.WORDS,
+    **notes.WORDS, **reasons.WORDS, **rejections.WORDS, **verdicts.WORDS
 }  # fmt: skip
 
 

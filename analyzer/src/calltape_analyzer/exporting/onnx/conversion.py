@@ -1,7 +1,15 @@
-"""From an exported program to an ONNX model with readable names."""
+"""From an exported program to an ONNX model with readable names, and with its assertions.
+
+A trace that read values has assertions about them: the result is not empty, the length is that of a
+mask. torch.onnx (2.15) removes them, because ONNX has no operator that fails, and a model without
+them computes something else for other values. Here they stay: one boolean output says which of them
+hold, and :class:`~calltape_analyzer.programs.onnx_model.OnnxModel` raises an error if one does not
+(docs/decisions/onnx.md).
+"""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import re
@@ -11,26 +19,38 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from onnxscript import ir
+from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
 from calltape_analyzer.arguments.plan import PlainForm, Plan, Template, identifier
-from calltape_analyzer.exporting.onnx.assertions import checks_kept, join_checks
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
-from calltape_analyzer.exporting.onnx.translations import translations
-from calltape_analyzer.exporting.onnx.untranslated import reject_draws, reject_untranslated
+from calltape_analyzer.exporting.onnx.translations import check, translations
+from calltape_analyzer.exporting.onnx.untranslated import (
+    UntranslatedError,
+    reject_draws,
+    reject_floats,
+    reject_untranslated,
+)
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
 from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
+from calltape_analyzer.foreign_errors import says_not_negative
 from calltape_analyzer.programs.onnx_model import CHECKS, COMPLEX_OUTPUTS, OnnxModel
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["order_as_stored", "to_onnx"]
+__all__ = ["checks_kept", "order_as_stored", "to_onnx"]
 
 _CACHES = re.compile(
     r"past_key_values|\bcache(?=\.(?:layers|self_attention_cache|cross_attention_cache)\b)"
 )
 """What a cache is called among the outputs of transformers, before and since 5.24."""
 _WORD = re.compile(r"\w+")
+
+_PASSES = "torch.onnx._internal.exporter._fx_passes"
+_CORE = "torch.onnx._internal.exporter._core"
+_PREPARE = "_prepare_exported_program_for_export"
+_REMOVE = "remove_assertion_nodes"
 
 
 def to_onnx(
@@ -68,7 +88,7 @@ def to_onnx(
             open_lengths(True),
             _values_of_trace(exported, kept=by_values),
             kept_assertions(of_model=False),
-            checks_kept(_translatable) as checks,
+            checks_kept() as checks,
         ):
             warnings.simplefilter("ignore")
             return torch.onnx.export(exported, (), None, **given), checks
@@ -82,7 +102,7 @@ def to_onnx(
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
     reject_draws(program.model)
-    join_checks(program, checks)
+    _join_checks(program, checks)
     cast_for_kernels(program.model)
     graph = program.model.graph
     _name_values(graph, graph.inputs, list(plan.names))
@@ -96,10 +116,115 @@ def to_onnx(
     return OnnxModel(program)
 
 
-def _translatable(module: Any) -> None:
-    """Changes a graph of single operators to one of which ONNX has each."""
-    _widen_indices(module)
-    _ask_pairs_for_sizes(module)
+@contextmanager
+def checks_kept() -> Iterator[list[str]]:
+    """Keeps the assertions of a program that is converted within the block, each as an output
+    behind its own; and changes single operators of it to some that ONNX has.
+
+    Yields:
+        What each says if it does not hold, in torch's words; filled in by the conversion.
+    """
+    messages: list[str] = []
+    passes: Any = importlib.import_module(_PASSES)
+    core: Any = importlib.import_module(_CORE)
+    remove, prepare = getattr(passes, _REMOVE, None), getattr(core, _PREPARE, None)
+    if remove is None or prepare is None:  # another version, which may do it in another way
+        yield messages
+        return
+
+    def keep(module: Any) -> Any:
+        _reject_within(module)
+        _widen_indices(module)
+        _ask_pairs_for_sizes(module)
+        messages[:] = _with_checks(module.graph)
+        return remove(module)
+
+    def with_outputs(*args: Any, **kwargs: Any) -> Any:
+        program = prepare(*args, **kwargs)
+        _add_outputs(program)
+        return program
+
+    setattr(passes, _REMOVE, keep)
+    setattr(core, _PREPARE, with_outputs)
+    try:
+        yield messages
+    finally:
+        setattr(passes, _REMOVE, remove)
+        setattr(core, _PREPARE, prepare)
+
+
+def _reject_within(module: Any) -> None:
+    """Rejects assertions within a branch or a loop, whose conditions the graph around it does not
+    see. That a size is not negative always holds."""
+    for name, part in module.named_modules():
+        for node in part.graph.nodes if name and hasattr(part, "graph") else ():
+            text = str(node.args[1]) if node.target in _kinds() and len(node.args) > 1 else ""
+            if text and not says_not_negative(text):
+                raise UntranslatedError(
+                    f"an ONNX model cannot check what a branch or a loop of it asserts: {text}"
+                )
+
+
+def _kinds() -> set[Any]:
+    """The operators that assert something."""
+    aten = torch.ops.aten
+    return {aten._assert_scalar.default, aten._assert_async.msg, aten._assert_async.default}
+
+
+def _with_checks(graph: Any) -> list[str]:
+    """Puts a check in the place of each assertion of a graph.
+
+    Returns:
+        The texts of the assertions.
+    """
+    kinds = _kinds()
+    texts: dict[Any, str] = {}
+    for node in list(graph.nodes):
+        condition = node.args[0] if node.args else None
+        if node.target not in kinds or not isinstance(condition, torch.fx.Node):
+            continue
+        if condition in texts:
+            continue
+        reject_floats(node)
+        texts[condition] = str(node.args[1]) if len(node.args) > 1 else "a tensor is false"
+        with graph.inserting_before(node):
+            made = graph.call_function(check, (condition,))
+        made.meta = {**node.meta, "val": torch.ones(1, dtype=torch.bool)}
+        graph.erase_node(node)
+    return list(texts.values())
+
+
+def _add_outputs(program: Any) -> None:
+    """Makes the checks outputs of an exported program, behind its own."""
+    graph = program.graph_module.graph
+    checks = [node for node in graph.nodes if node.target is check]
+    if not checks:
+        return
+    output = graph.output_node()
+    output.args = ((*output.args[0], *checks),)
+    program.graph_signature.output_specs += [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in checks
+    ]
+
+
+def _join_checks(program: Any, messages: list[str]) -> None:
+    """Makes one output of the checks of a model.
+
+    Args:
+        program: a ``torch.onnx.ONNXProgram``.
+        messages: of :func:`checks_kept`.
+    """
+    if not messages:
+        return
+    graph = program.model.graph
+    own = len(graph.outputs) - len(messages)
+    checks = list(graph.outputs)[own:]
+    del graph.outputs[own:]
+    kind, shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([len(checks)])
+    joined = ir.Value(name=CHECKS, type=kind, shape=shape)
+    graph.append(ir.Node("", "Concat", checks, [ir.AttrInt64("axis", 0)], outputs=[joined]))
+    graph.outputs.append(joined)
+    program.model.metadata_props[CHECKS] = json.dumps(messages)
 
 
 def _ask_pairs_for_sizes(module: Any) -> None:

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from onnxscript import ir, opset18
 
-from calltape_analyzer.exporting.onnx.assertions import check, checked
-
-__all__ = ["translations"]
+__all__ = ["check", "translations"]
 
 op: Any = opset18
 
@@ -45,13 +43,23 @@ def translations() -> dict[Any, Any]:
         by_name[f"adaptive_max_pool{dims}d.default"] = _maximum_of(dims)
         if dims > 1:
             by_name[f"_adaptive_avg_pool{dims}d.default"] = mean
-    found: dict[Any, Any] = {check: checked, operator.floordiv: floor_division}
+    found: dict[Any, Any] = {check: _checked, operator.floordiv: floor_division}
     for name, made in by_name.items():
         packet, _, overload = name.partition(".")
         found_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if found_operator is not None:
             found[found_operator] = made
     return found
+
+
+def check(condition: Any) -> Any:
+    """Takes the place of an assertion in a graph; it is translated and never called."""
+    return condition
+
+
+def _checked(condition: Any) -> Any:
+    """The translation of :func:`check`: the condition as one element."""
+    return op.Reshape(op.Cast(condition, to=_BOOL), op.Constant(value_ints=[1]))
 
 
 def floor_division(self: Any, other: Any) -> Any:

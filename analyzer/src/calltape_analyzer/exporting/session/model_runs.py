@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from calltape_analyzer.arguments.complete_inputs import has_made_up
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, resized, sample_in
+from calltape_analyzer.arguments.samples import Sample, has_made_up, resized, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     recorded_sizing,
@@ -44,7 +43,6 @@ from calltape_analyzer.model.calls import (
     device_of,
     eager,
     entry_of,
-    wanted_classes,
     without_saved_tensors,
 )
 from calltape_analyzer.model.code import may_ask
@@ -160,7 +158,7 @@ class ModelRuns:
                     advice="pass the module or function whose calls are on the tape",
                 )
             module = as_module(module)
-        classes = wanted_classes(module, tape.class_index)
+        classes = tape.class_index.with_model(module)
         sorter = CallSorter.of(tape, classes.renamed).with_model(module)
         entry = module if is_function else entry_of(module, tape.target)
         device = str(device_of(module))

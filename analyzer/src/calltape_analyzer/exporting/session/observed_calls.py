@@ -23,9 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import leaves_of
-from calltape_analyzer.model.state import storage_of, was_written, written_by
+from calltape_analyzer.model.state import was_written, written_by
 from calltape_analyzer.programs.caller_objects import views_of
 from calltape_analyzer.pytree.description import describe_result
+from calltape_analyzer.pytree.memory import storage_of
 
 __all__ = ["LAYOUT", "MODES", "Effects", "ObservedCall", "Questions", "hides_questions", "measured"]
 
