@@ -1,8 +1,8 @@
 """One file for a bug report: a redacted tape, a script that shows what is wrong, what the tape is
 of, and versions.
 
-In come a tape and the model's code. A tape that is redacted goes in with its calls as they are, so
-that it still shows what it was made for. Out goes a zip file that a tracker takes: of at most 10
+Takes a tape and the model's code. A tape that is redacted goes in with its calls as they are, so
+that it still shows what it was made for. Returns a zip file that a tracker takes: of at most 10
 MiB, or there is none, and the error says what to leave out.
 """
 

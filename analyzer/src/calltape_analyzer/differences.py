@@ -1,6 +1,6 @@
 """What the traffic on one tape shows that another's does not.
 
-In come two tapes. Out go the changes, each with the calls that show it. A program that was exported
+Takes two tapes; returns the changes, each with the calls that show it. A program that was exported
 from tape ``a`` is known to be right only for what ``a`` shows. For what is new on ``b`` it may
 reject a call, or be wrong. Nothing here needs torch or reads tensor bytes.
 

@@ -1,7 +1,7 @@
 """Why a dimension, an int or an argument is what it is.
 
-In come the variants of a tape, which were decided in ``variants/``, and the text that names the
-subject: an argument, a path below it, or a symbol. Out goes an explanation: what each variant has
+Takes the variants of a tape, which were decided in ``variants/``, and the text that names the
+subject: an argument, a path below it, or a symbol; returns an explanation: what each variant has
 there, with the reasons of its dimensions and the calls that show them. Nothing is decided here; no
 tensor bytes are read.
 """

@@ -1,9 +1,9 @@
 """How texts and tables fit a width.
 
-In come texts without line breaks. Out go lines. If there is a
-width, long lines break between words, and columns are made as narrow as they must be. A word that
-is longer than a line or its column breaks between its parts; a row that does not fit even so is a
-block of lines. Without a width, each line and each row is one line with full values.
+Takes texts without line breaks; returns lines. If there is a width, long lines break between words,
+and columns are made as narrow as they must be. A word that is longer than a line or its column
+breaks between its parts; a row that does not fit even so is a block of lines. Without a width, each
+line and each row is one line with full values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How the ``calltape`` command ends at a signal: quietly, and after its temporary files are gone.
 
-In come SIGINT (Ctrl-C), SIGTERM and SIGHUP. Out comes a ``KeyboardInterrupt`` in the main thread,
-which every ``finally`` sees, and an exit code. Only the command handles signals so; the library
-leaves those of its host alone. Nothing here is imported that takes time: a signal may come early.
+Takes SIGINT (Ctrl-C), SIGTERM and SIGHUP; returns a ``KeyboardInterrupt`` in the main thread, which
+every ``finally`` sees, and an exit code. Only the command handles signals so; the library leaves
+those of its host alone. Nothing here is imported that takes time: a signal may come early.
 """
 
 from __future__ import annotations

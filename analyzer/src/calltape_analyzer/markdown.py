@@ -1,9 +1,9 @@
 """What one pastes into an issue: what a tape is of, and which calls are on it, as Markdown.
 
-In comes a tape. Out goes text of bounded length that nothing of a tape breaks out of (what comes
-from it stands in code spans only: no HTML, no link, no ``@mention``, no ``#reference``), and that
-tells nothing private: names, structure, dtypes, sizes, counts and versions. ``?`` stands for the
-rest: texts and values of calls, messages of exceptions, paths and names of machines.
+Takes a tape; returns text of bounded length that nothing of a tape breaks out of (what comes from
+it stands in code spans only: no HTML, no link, no ``@mention``, no ``#reference``), and that tells
+nothing private: names, structure, dtypes, sizes, counts and versions. ``?`` stands for the rest:
+texts and values of calls, messages of exceptions, paths and names of machines.
 """
 
 from __future__ import annotations

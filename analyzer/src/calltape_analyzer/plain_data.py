@@ -1,7 +1,7 @@
 """What an analysis returns as data: frozen pydantic models whose JSON every reader accepts, and
 what notebooks show of them.
 
-In come fields, some of them values from a stranger's tape. Out goes JSON, also of what JSON has no
+Takes fields, some of them values from a stranger's tape; returns JSON, also of what JSON has no
 form for: wide ints, NaN, bytes, lone surrogates. For notebooks, out goes a short table in HTML,
 without a script, in which all text is escaped and bounded. A notebook asks for it whenever an
 object is the last line of a cell: so it is cheap, and raises nothing.

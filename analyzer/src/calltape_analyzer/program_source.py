@@ -1,7 +1,7 @@
 """What a `Tape` and a `Variant` both offer: their calls as one program.
 
-In come recorded calls, and what the caller declares of them: batch dimensions, and names of
-dimensions. Out go the two things that an exporter asks for: dynamic shapes, and arguments to trace
+Takes recorded calls, and what the caller declares of them: batch dimensions, and names of
+dimensions; returns the two things that an exporter asks for: dynamic shapes, and arguments to trace
 with. Parameters, forms of the results and errors are documented here, once.
 """
 

@@ -1,6 +1,6 @@
 """Tape files as one sequence of calls, and what can be asked of it.
 
-In come the files that were opened. Out go calls, what the recorder said of them, and answers:
+Takes the files that were opened; returns calls, what the recorder said of them, and answers:
 observations, variants, explanations, dynamic shapes and arguments.
 """
 

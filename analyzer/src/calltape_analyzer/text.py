@@ -1,6 +1,6 @@
 """Words for people: text that is safe for a terminal, lists that are cut, names that are unique.
 
-In come texts and names of a tape, which may hold anything. Out goes text for messages and reports.
+Takes texts and names of a tape, which may hold anything; returns text for messages and reports.
 """
 
 from __future__ import annotations

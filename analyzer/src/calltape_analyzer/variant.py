@@ -1,7 +1,7 @@
 """The calls of a tape that one exported program can serve, and what to export it with.
 
-In come the calls of a tape. Out go its variants, each with its findings, its dynamic shapes and
-its arguments.
+Takes the calls of a tape; returns its variants, each with its findings, its dynamic shapes and its
+arguments.
 """
 
 from __future__ import annotations

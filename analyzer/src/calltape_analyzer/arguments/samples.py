@@ -1,6 +1,6 @@
 """The values of a call, in the order of a layout: recorded, being passed, or with other sizes.
 
-In come a call and a variant. Out goes a :class:`Sample`; or, of a call alone, its arguments as they
+Takes a call and a variant; returns a :class:`Sample`; or, of a call alone, its arguments as they
 were passed. Values that are not on the tape (a recording of shapes, a redacted tape) are made up:
 tensors within their recorded range, texts of their recorded length.
 """

@@ -1,8 +1,8 @@
 """``calltape filter``, ``merge``, ``recover``, ``minimise`` and ``redact``: tapes that are made of
 other tapes.
 
-In come tapes and what is wanted of them. Out goes a new file, and what came of it in words. The
-tapes that are read are never changed.
+Takes tapes and what is wanted of them; returns a new file, and what came of it in words. The tapes
+that are read are never changed.
 """
 
 from __future__ import annotations

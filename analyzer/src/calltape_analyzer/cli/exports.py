@@ -1,6 +1,6 @@
 """``calltape export``: programs from a tape and a model.
 
-In come a tape and the name of a model. Out go programs, what was tried, and a report.
+Takes a tape and the name of a model; returns programs, what was tried, and a report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``calltape bundle``, ``convert`` and ``table``: what a tape is for somebody else.
 
-In come tapes. Out go a file for a bug report, a folder of safetensors, or a table.
+Takes tapes; returns a file for a bug report, a folder of safetensors, or a table.
 """
 
 from __future__ import annotations

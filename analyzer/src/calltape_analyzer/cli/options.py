@@ -1,7 +1,7 @@
 """The options that several verbs have, in groups: an option has one name, form and meaning.
 
-A verb composes the groups that it needs; what only one verb asks for stands with that verb. In come
-words of the command line. Out go plain values.
+A verb composes the groups that it needs; what only one verb asks for stands with that verb. Takes
+words of the command line; returns plain values.
 """
 
 from __future__ import annotations

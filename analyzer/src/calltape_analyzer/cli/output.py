@@ -1,6 +1,6 @@
 """What all commands share: how they print, and end.
 
-In come rows, models and errors, which may hold anything that is on a tape. Out go text for people
+Takes rows, models and errors, which may hold anything that is on a tape; returns text for people
 that is safe to show, JSON for programs, and exit codes. A terminal has a width, and a pipe gets
 everything; elsewhere than on a terminal, nothing has a colour or a frame.
 """

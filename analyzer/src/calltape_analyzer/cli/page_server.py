@@ -1,8 +1,8 @@
 """The server of ``calltape view``: a page, ranges of the tapes that were given, and their variants.
 
-In come the page and open files. Out goes HTTP on loopback. Whoever does not know the random token
-in the address gets nothing. The Host header must be that of the address: a page of a stranger's
-site, whose name leads to 127.0.0.1 (DNS rebinding), would send another one.
+Takes the page and open files; returns HTTP on loopback. Whoever does not know the random token in
+the address gets nothing. The Host header must be that of the address: a page of a stranger's site,
+whose name leads to 127.0.0.1 (DNS rebinding), would send another one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``calltape replay``: recorded calls against a model or a program.
 
-In come a tape and what was exported. Out go a report, and an exit code.
+Takes a tape and what was exported; returns a report, and an exit code.
 """
 
 from __future__ import annotations

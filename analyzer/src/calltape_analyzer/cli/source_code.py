@@ -1,6 +1,6 @@
 """Dynamic shapes and representative arguments as Python source, to paste.
 
-In come variants. Out go statements with the imports that they need. What is pasted is run, and a
+Takes variants; returns statements with the imports that they need. What is pasted is run, and a
 tape may call anything by any name: names become literals in ASCII, and a class is named only if
 somebody gave it.
 """

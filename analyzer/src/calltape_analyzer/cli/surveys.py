@@ -1,6 +1,6 @@
 """``calltape survey``: many tapes as one tape without calls.
 
-In come tapes, and surveys of tapes. Out go what they say together, as text and as a tape that every
+Takes tapes, and surveys of tapes; returns what they say together, as text and as a tape that every
 verb reads.
 """
 

@@ -1,6 +1,6 @@
 """``calltape variants``, ``explain`` and ``diff``: which programs calls need, why, and what is new.
 
-In come tapes. Out go variants, the reasons of one dimension, or what is new on another tape.
+Takes tapes; returns variants, the reasons of one dimension, or what is new on another tape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``calltape view``: the page that shows tapes, in a browser on this machine, or one to send.
 
-In come tapes. Out go the address of the page, and the page itself, until Ctrl-C; or, with --out, a
+Takes tapes; returns the address of the page, and the page itself, until Ctrl-C; or, with --out, a
 file.
 """
 

@@ -1,8 +1,8 @@
 """Whether a call does what was recorded: one judge for whatever is run, and a report of every call.
 
-In come a call and a run of it that is prepared, so that the time which the target takes is not that
-of reading the tape. Out goes a verdict. What a call is judged by depends on what the tape has of
-it: an exception, values, or only dtypes and shapes; and on how long it may take.
+Takes a call and a run of it that is prepared, so that the time which the target takes is not that
+of reading the tape; returns a verdict. What a call is judged by depends on what the tape has of it:
+an exception, values, or only dtypes and shapes; and on how long it may take.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Tapes that are made of other tapes: cut, joined, mended; and what is wrong with a tape.
 
-In come open tapes. Out go new, sealed tapes that say how they were made, and reports.
+Takes open tapes; returns new, sealed tapes that say how they were made, and reports.
 """

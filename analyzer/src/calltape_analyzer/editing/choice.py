@@ -1,6 +1,6 @@
 """Which calls of a tape are wanted.
 
-In come a tape and what somebody asks for. Out go the places of the calls, in order. Records are
+Takes a tape and what somebody asks for; returns the places of the calls, in order. Records are
 decoded only where the question needs them, and no tensor bytes are read. Conditions on sizes name
 them as people do.
 """

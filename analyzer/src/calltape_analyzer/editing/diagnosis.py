@@ -1,6 +1,6 @@
 """Everything that is wrong or unwise about a tape, in words, with what to do.
 
-In comes a tape. Its calls are walked over once, and counted by what they lack. Out go symptoms: of
+Takes a tape. Its calls are walked over once, and counted by what they lack. Returns symptoms: of
 the files, of calls that are lost, of what the calls could not keep, and of what they leave open.
 """
 

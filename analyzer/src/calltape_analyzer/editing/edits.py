@@ -1,6 +1,6 @@
 """The tapes that one makes of others: some of the calls, all calls of several files, what is sound.
 
-In come an open tape and what is wanted of it. Out go a new, sealed tape and a report. All is read,
+Takes an open tape and what is wanted of it; returns a new, sealed tape and a report. All is read,
 changed and written by one loop (``rewriting.py``).
 """
 

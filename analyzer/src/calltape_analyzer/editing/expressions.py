@@ -1,8 +1,7 @@
 """Conditions on the sizes of a call, as text: ``sequence_length > 512 and batch_size == 1``.
 
-In comes text that somebody typed. Out goes a function of the sizes of one call. Nothing is
-evaluated by Python: the syntax tree is walked here once, and only what is listed here is
-understood.
+Takes text that somebody typed; returns a function of the sizes of one call. Nothing is evaluated by
+Python: the syntax tree is walked here once, and only what is listed here is understood.
 """
 
 from __future__ import annotations

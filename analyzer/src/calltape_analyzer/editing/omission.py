@@ -1,6 +1,6 @@
 """Calls without some of their values.
 
-In come a record and patterns of paths. Out goes the record as a recorder would have written it that
+Takes a record and patterns of paths; returns the record as a recorder would have written it that
 was asked not to keep the values at these paths: tensors keep their shapes, texts their lengths.
 """
 

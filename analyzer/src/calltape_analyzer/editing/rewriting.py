@@ -1,7 +1,7 @@
 """Calls of open tapes, written to a new one: what every way of making a tape shares.
 
-In come the calls that are wanted. They are copied one by one, with the numbers that they get, and
-without the values that are not wanted. Out go a sealed tape and a report.
+Takes the calls that are wanted. They are copied one by one, with the numbers that they get, and
+without the values that are not wanted. Returns a sealed tape and a report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why a trace failed: where in the model, and what to do.
 
-torch's own messages have pages, and name lines of torch. In comes the error. Out go what it means,
+torch's own messages have pages, and name lines of torch. Takes the error; returns what it means,
 the line of the model's code, and for known patterns a way out.
 """
 

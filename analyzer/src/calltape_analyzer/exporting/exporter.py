@@ -1,6 +1,6 @@
 """The ways to make a program for a variant, tried one after another until one is good.
 
-In comes a variant. Out go the best program and the attempt that made it; all attempts are kept. A
+Takes a variant; returns the best program and the attempt that made it; all attempts are kept. A
 prefill and its decode steps are tried as one variant first, and what trying that in vain cost is
 said.
 """

@@ -1,6 +1,6 @@
 """Which programs a tape needs, made one after another until every recorded size has one.
 
-In come the variants of a tape. Out go programs, and why a variant, or some of its sizes, have none.
+Takes the variants of a tape; returns programs, and why a variant, or some of its sizes, have none.
 """
 
 from __future__ import annotations

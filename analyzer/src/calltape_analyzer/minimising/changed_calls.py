@@ -1,6 +1,6 @@
 """Calls whose record is changed: arguments taken out, resized or made simpler.
 
-In comes a call. Out goes a record with its values. What a call did with other arguments nobody
+Takes a call; returns a record with its values. What a call did with other arguments nobody
 recorded, so that a call whose arguments are changed has neither outputs nor an exception.
 """
 

@@ -1,6 +1,6 @@
 """What a tape is tried with, a command or a function, and why it failed.
 
-In comes the path of a tape. Out come reasons in words that outlive other sizes: a smaller tape that
+Takes the path of a tape; returns reasons in words that outlive other sizes: a smaller tape that
 fails for another reason is another failure. Code of the user runs in another process, so that one
 that crashes or hangs is an answer too.
 """

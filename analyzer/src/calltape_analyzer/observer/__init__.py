@@ -1,6 +1,6 @@
 """The drop-in for ``torch.onnx.InputObserver``, which records on a tape.
 
-In come calls of a model that it watches. Out go what its peers give: dynamic shapes, representative
+Takes calls of a model that it watches; returns what its peers give: dynamic shapes, representative
 arguments, and how far an exported model is off.
 """
 

@@ -1,6 +1,6 @@
 """The arguments of a call in one canonical form, so that recorded and live calls can be compared.
 
-In come the nodes of a call's inputs. Out goes an :class:`ArgumentLayout`: a tree of containers and
+Takes the nodes of a call's inputs; returns an :class:`ArgumentLayout`: a tree of containers and
 constants, with numbered tensors and scalars. Arguments are bound to the names of the signature. A
 value that equals its default is left out, and so is the order of the keys of a plain dict. With
 these rules most exports succeeded when they were measured (docs/decisions/export-strategies.md).

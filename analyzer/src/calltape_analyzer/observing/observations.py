@@ -1,6 +1,6 @@
 """What was seen of a model's arguments: the evidence from which everything else is inferred.
 
-In come sorted calls. Out go groups, with counts and ranges of all calls. Memory follows the number
+Takes sorted calls; returns groups, with counts and ranges of all calls. Memory follows the number
 of distinct sizes, and the observations of two tapes add up to the observations of all their calls.
 
 A group is divided further by texts and floats that are switches: a few values, such as

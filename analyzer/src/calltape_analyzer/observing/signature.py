@@ -1,6 +1,6 @@
 """The parameters of a recorded method, what a call passed for them, and how arguments are nested.
 
-In comes the spec of a call's inputs. Out go the nodes of its arguments with the names of their
+Takes the spec of a call's inputs; returns the nodes of its arguments with the names of their
 parameters, before a rule says which of them counts; and the form in which ``dynamic_shapes`` takes
 them (torch's documentation of ``dynamic_shapes``, checked with torch 2.6 to 2.15): a tuple, or a
 dict in which what ``*args`` and ``**kwargs`` took stands under their names.

@@ -1,6 +1,6 @@
 """Traffic counters: what a recorder counted of all calls, also of calls that are not on the tape.
 
-In come the tables of counted inputs of a tape's files. Out go :class:`TrafficCounters`: calls per
+Takes the tables of counted inputs of a tape's files; returns :class:`TrafficCounters`: calls per
 structure, and the sizes of every axis. A table was compared with the calls of its file when that
 was scanned, and with the number of calls seen when it was read. What it says of calls that are not
 on the tape, nobody can check.

@@ -1,5 +1,5 @@
 """Exported programs and models: which one serves a call, how it runs, how it is saved and loaded.
 
-In come what an exporter made, a file, or a folder of saved programs. Out go results of calls,
+Takes what an exporter made, a file, or a folder of saved programs; returns results of calls,
 reports, and files.
 """

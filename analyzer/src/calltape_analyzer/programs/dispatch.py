@@ -1,6 +1,6 @@
 """Which program serves a call: the first whose layout, constants, sizes and conditions take it.
 
-In come a call and its values. Out go the program and its outputs, or ``NoVariant`` with the reason
+Takes a call and its values; returns the program and its outputs, or ``NoVariant`` with the reason
 of every program.
 """
 

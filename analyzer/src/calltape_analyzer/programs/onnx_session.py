@@ -1,7 +1,7 @@
 """Sessions of ONNX Runtime that verify, and take little memory while they do.
 
-In comes a file, a message of bytes, or an ONNX program that still has the weights of its model. Out
-goes a session on the CPU.
+Takes a file, a message of bytes, or an ONNX program that still has the weights of its model;
+returns a session on the CPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One exported program: the variant that it serves, and the model that runs its calls.
 
-In come values of a call. Out go the outputs, or the reason why the program rejects the call.
+Takes values of a call; returns the outputs, or the reason why the program rejects the call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All programs of an export: each call goes to the program that accepts it (``dispatch.py``).
 
-In come calls, live or recorded. Out go results, or a report of how far they are from the recorded
+Takes calls, live or recorded; returns results, or a report of how far they are from the recorded
 ones.
 """
 

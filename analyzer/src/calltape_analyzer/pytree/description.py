@@ -1,8 +1,8 @@
 """From Python values to the nodes of a spec: as ``torch.export`` sees them, and as the recorder
 writes them.
 
-In comes what a caller passes to an inference (arguments, ``value_if_missing``), or an argument or
-result of a live call. Out goes the node that describes it, with its tensors and scalars, so that it
+Takes what a caller passes to an inference (arguments, ``value_if_missing``), or an argument or
+result of a live call; returns the node that describes it, with its tensors and scalars, so that it
 is treated like what stands on a tape, and can be compared with it. To ``torch.export``, a class
 that is registered with torch's pytree is what its registration flattens it to. The recorder decides
 in ``calltape_recorder.capture.walk``; what is decided here must agree with it, and tests compare

@@ -1,9 +1,9 @@
 """How an argument flattens for export: which of its parts are leaves, and how they nest.
 
-In comes a node of a spec. Out goes its flat tree, in the nesting that ``dynamic_shapes`` must have
-(the rule of torch.export, measured with torch 2.6 to 2.15): lists, tuples, named tuples and dicts
-keep their form, and dicts their insertion order; a class registered with ``torch.utils._pytree`` is
-the list of its children; None and constants are leaves without a shape.
+Takes a node of a spec; returns its flat tree, in the nesting that ``dynamic_shapes`` must have (the
+rule of torch.export, measured with torch 2.6 to 2.15): lists, tuples, named tuples and dicts keep
+their form, and dicts their insertion order; a class registered with ``torch.utils._pytree`` is the
+list of its children; None and constants are leaves without a shape.
 
 A class that nobody registered follows the same rule here. So the answer for a cache does not depend
 on what was registered in the recorded process, or is in this one. If a class is registered in this

@@ -1,6 +1,6 @@
 """How tensors lie in memory: their strides, and which of them share it.
 
-In come tensors, or the facts of leaves. Out go tensors with the same elements that lie as they
+Takes tensors, or the facts of leaves; returns tensors with the same elements that lie as they
 should: with recorded strides, together in one memory, or as copies that lie as the originals do.
 """
 

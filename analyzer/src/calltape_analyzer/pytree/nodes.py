@@ -1,6 +1,6 @@
 """The nodes of a tree: their paths, what their place says of them, and what they refer to.
 
-In comes the root of the inputs or outputs of a call. Out go its nodes in document order, each with
+Takes the root of the inputs or outputs of a call; returns its nodes in document order, each with
 its path as FORMAT.md defines it: ``args.0``, ``kwargs.cache.layers.0.keys``.
 
 A node refers to tensors and scalars by position. The recorder writes no others, but a tape may come

@@ -1,8 +1,8 @@
 """From the nodes of a spec to Python objects, without running what a tape says.
 
-In come a node, its tensors and scalars, and the allowed classes. Out goes the object. No
-constructor is called with values of a tape: an instance is made by ``__new__``, and its attributes
-are set, as :mod:`copy` does. If something goes wrong with one object, it becomes a
+Takes a node, its tensors and scalars, and the allowed classes; returns the object. No constructor
+is called with values of a tape: an instance is made by ``__new__``, and its attributes are set, as
+:mod:`copy` does. If something goes wrong with one object, it becomes a
 :class:`~calltape_analyzer.pytree.placeholder.Placeholder`, and the rest of the call is rebuilt.
 """
 

@@ -1,7 +1,7 @@
 """From the bytes of a leaf to a torch tensor, bit by bit as it was recorded; nested tensors and
 their parts.
 
-In come the facts of a leaf, and its bytes if the tape has them. Out goes a tensor, or a placeholder
+Takes the facts of a leaf, and its bytes if the tape has them; returns a tensor, or a placeholder
 that says why there is none. torch does not check that the offsets of a nested tensor are within its
 values, and reads memory that it does not own if they are not: parts from a tape are checked before.
 """

@@ -1,5 +1,5 @@
 """From the bytes of tape files to calls.
 
-In come paths of files that anybody may have written. Out go segments, calls that read their values
+Takes paths of files that anybody may have written; returns segments, calls that read their values
 when they are asked for, and the damage that was found.
 """

@@ -1,7 +1,7 @@
 """One call of a tape, read when it is asked for.
 
-In comes the segment that the call is in. Out go facts from the call's record, and tensors whose
-bytes are read and compared with their checksum at the first use.
+Takes the segment that the call is in; returns facts from the call's record, and tensors whose bytes
+are read and compared with their checksum at the first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The calls of a tape as one sequence over its files, with what the recorder said of them.
 
-In come segments. Out go calls, found by position, by reference, by address or by their distinct
+Takes segments; returns calls, found by position, by reference, by address or by their distinct
 inputs; and facts: manifests, coverage, damage.
 """
 

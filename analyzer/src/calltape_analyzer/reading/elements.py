@@ -1,6 +1,6 @@
 """The elements of a small tensor, as Python numbers, from the bytes that the tape has.
 
-In come the facts of a leaf and its bytes. Out go nested lists, or text of one line. torch is not
+Takes the facts of a leaf and its bytes; returns nested lists, or text of one line. torch is not
 needed, which takes seconds to import.
 """
 

@@ -1,6 +1,6 @@
 """The tape files that a path stands for, and how one is opened.
 
-In come a file, a directory, a pattern, a URL of one of these, or several. Out go the paths and URLs
+Takes a file, a directory, a pattern, a URL of one of these, or several; returns the paths and URLs
 of files, each once. A directory stands for all tapes in it and in the directories below it.
 """
 

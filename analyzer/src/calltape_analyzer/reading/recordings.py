@@ -1,6 +1,6 @@
 """The files of a tape as recordings.
 
-In come files. Out go those of each recording, its coverage, and the numbers of the files that are
+Takes files; returns those of each recording, its coverage, and the numbers of the files that are
 missing.
 """
 

@@ -1,10 +1,10 @@
 """Tapes behind URLs: how their file systems are asked, what is said if they do not answer, and the
 bytes of a tape, in as few and as small requests as reading needs.
 
-In comes a URL, and a question. Out goes the answer, or one TapeError that shows nobody a password.
-The question is asked in a thread of its own: a server that never answers holds up nothing else. Of
-a file, bytes at offsets: reads close to each other are served from one piece, and pieces grow while
-a file is read from front to back. A file that changes is the same error as one on a disk.
+Takes a URL, and a question; returns the answer, or one TapeError that shows nobody a password. The
+question is asked in a thread of its own: a server that never answers holds up nothing else. Of a
+file, bytes at offsets: reads close to each other are served from one piece, and pieces grow while a
+file is read from front to back. A file that changes is the same error as one on a disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One tape file: what it says of itself, and which calls it has.
 
-In comes a path. Out go the manifest, the end, and the calls at their positions; what is damaged is
+Takes a path; returns the manifest, the end, and the calls at their positions; what is damaged is
 added to a list. The bytes are understood by :class:`calltape_schema.reader.TapeReader` alone.
 """
 

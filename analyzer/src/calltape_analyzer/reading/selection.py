@@ -1,7 +1,7 @@
 """Which calls and which targets are meant: calls by number, by range, or by an address that no
 other call has; targets by a part of their names that no other one has.
 
-In comes what a person writes (``3``, ``0..99``, ``3f9a01bc:12``). Out go the files of a tape with
+Takes what a person writes (``3``, ``0..99``, ``3f9a01bc:12``); returns the files of a tape with
 these calls only, or the one call.
 """
 

@@ -1,7 +1,7 @@
 """URLs of tapes, and what of them people may see.
 
-In comes the text that somebody passed as a path. Out go whether it is a URL, and the part of it
-that tells nobody a password: a signed URL has its token in the query.
+Takes the text that somebody passed as a path; returns whether it is a URL, and the part of it that
+tells nobody a password: a signed URL has its token in the query.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """From a tape to one that can be given away.
 
-In comes a tape, and what of it is to stay. Out goes a new tape, of which each byte was checked to
-be of a fact that may stay; or an account of what is private.
+Takes a tape, and what of it is to stay; returns a new tape, of which each byte was checked to be of
+a fact that may stay; or an account of what is private.
 """

@@ -1,7 +1,7 @@
 """Calls without what is private.
 
-In comes a recorded call. Out go a record and the bytes that its leaves still have, for the shared
-way of making tapes (:mod:`calltape_analyzer.editing.rewriting`).
+Takes a recorded call; returns a record and the bytes that its leaves still have, for the shared way
+of making tapes (:mod:`calltape_analyzer.editing.rewriting`).
 """
 
 from __future__ import annotations

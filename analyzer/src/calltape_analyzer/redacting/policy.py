@@ -1,6 +1,6 @@
 """What becomes of each fact of a call: one function of its place and its kind.
 
-In come patterns of paths, as a user gives them. Out goes whether a fact stays, something that says
+Takes patterns of paths, as a user gives them; returns whether a fact stays, something that says
 less takes its place, or nothing stays of it.
 """
 

@@ -1,6 +1,6 @@
 """What on a tape may tell of a person or a machine.
 
-In comes a tape. Out goes one finding per place and kind, or per call: where it stands, in how many
+Takes a tape; returns one finding per place and kind, or per call: where it stands, in how many
 calls, and what to do about it. No value is ever in a finding.
 """
 

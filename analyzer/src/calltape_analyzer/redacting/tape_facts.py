@@ -1,7 +1,7 @@
 """What a tape says besides its calls, without what is private.
 
-In comes a manifest. Out goes one that is made of the listed facts of it, and of no others: without
-the name of the host, without names of files, and with times that are relative to each other only.
+Takes a manifest; returns one that is made of the listed facts of it, and of no others: without the
+name of the host, without names of files, and with times that are relative to each other only.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Recorded calls through something that was exported.
 
-In come a tape and a model, a program or a file. Out goes a report: which calls it reproduces
-(replay), or which calls it would accept (check, which runs nothing).
+Takes a tape and a model, a program or a file; returns a report: which calls it reproduces (replay),
+or which calls it would accept (check, which runs nothing).
 """

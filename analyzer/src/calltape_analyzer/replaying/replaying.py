@@ -1,6 +1,6 @@
 """The recorded calls through anything that can be run or called, and how far the results are off.
 
-In come a tape and a model, a program or a file. Out goes a report with a row per call.
+Takes a tape and a model, a program or a file; returns a report with a row per call.
 """
 
 from __future__ import annotations

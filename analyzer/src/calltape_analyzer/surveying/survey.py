@@ -1,7 +1,7 @@
 """``survey``: many tapes, read by an executor, as one survey: in this process, in a pool of
 processes, or in an executor that the caller has.
 
-In come paths. Out goes a survey, which is the same whichever executor read the files.
+Takes paths; returns a survey, which is the same whichever executor read the files.
 """
 
 from __future__ import annotations

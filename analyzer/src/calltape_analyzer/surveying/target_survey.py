@@ -1,9 +1,9 @@
 """What many tapes of one target say together. It is written as a tape without calls, which every
 verb reads.
 
-In come paths. Each file is the result of a task, which goes from one process to another: its facts,
+Takes paths. Each file is the result of a task, which goes from one process to another: its facts,
 the table of its counted inputs, and damage. No task raises for what a file holds: a file that
-cannot be read costs its own answer only. Out go the distinct inputs of all calls, and the counts.
+cannot be read costs its own answer only. Returns the distinct inputs of all calls, and the counts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A tape as a table, for any tool that reads Arrow or Parquet.
 
-In come the calls of a tape and its variants. Out go record batches with a row per call or per leaf,
+Takes the calls of a tape and its variants; returns record batches with a row per call or per leaf,
 and files of them. pyarrow is imported only here, and only when a table is made.
 """

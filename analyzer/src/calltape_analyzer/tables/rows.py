@@ -1,6 +1,6 @@
 """The rows of a table: one per call, or one per leaf of each call.
 
-In come the calls of a tape and its variants. Out go record batches of bounded size, whose schema
+Takes the calls of a tape and its variants; returns record batches of bounded size, whose schema
 says what each column is. A table of calls has columns that differ from tape to tape: the sizes of
 symbols and dynamic axes.
 """

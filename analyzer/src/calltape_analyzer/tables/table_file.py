@@ -1,6 +1,6 @@
 """A table as a file: Parquet, Arrow or CSV, by the suffix of its name.
 
-In come record batches. Out goes a file that is there when it is whole, and that only its owner may
+Takes record batches; returns a file that is there when it is whole, and that only its owner may
 read: a table tells when and how often a model was called.
 """
 

@@ -1,7 +1,7 @@
 """The findings of a variant or a tape in the terms of each tool that exports.
 
-In come a `Tape` or a `Variant`, always as the first parameter. Out go the shapes, profiles and
-flags that the tool takes.
+Takes a `Tape` or a `Variant`, always as the first parameter; returns the shapes, profiles and flags
+that the tool takes.
 
 A module per tool, and each function of one by its name from here as well::
 

@@ -1,7 +1,7 @@
 """What targets are given: the variant that is meant, its arguments, and the recorded sizes of its
 tensors.
 
-In come a `Tape` or a `Variant`, and arguments of a call. Out go the one variant, tensors in the
+Takes a `Tape` or a `Variant`, and arguments of a call; returns the one variant, tensors in the
 order of its findings, and for engines that want a range and one typical size of each, the sizes
 that most calls had.
 """

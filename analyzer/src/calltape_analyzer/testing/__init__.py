@@ -1,6 +1,6 @@
 """Tapes in the test suites of others.
 
-In come tapes, models, and calls that a test makes up. Out go failures that say what differs, and
+Takes tapes, models, and calls that a test makes up; returns failures that say what differs, and
 tapes to test with. The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) is built on it; other
 test runners can use it as it is. What is listed here is imported when it is first used.
 """

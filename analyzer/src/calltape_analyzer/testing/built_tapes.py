@@ -1,6 +1,6 @@
 """Tapes of calls that nobody recorded, for unit tests.
 
-In come calls as Python values. Out goes a sealed tape, which reads like a recorded one.
+Takes calls as Python values; returns a sealed tape, which reads like a recorded one.
 """
 
 from __future__ import annotations

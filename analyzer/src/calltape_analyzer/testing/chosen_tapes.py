@@ -1,6 +1,6 @@
 """Which tapes, and which calls of them, a test is run with.
 
-In come the marks of a test, and where tapes may lie. Out goes one choice per call, with the id that
+Takes the marks of a test, and where tapes may lie; returns one choice per call, with the id that
 the test gets for it; or one that says what is wrong, so that a test fails and all others run.
 Nothing here imports torch.
 """

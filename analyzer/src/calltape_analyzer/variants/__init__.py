@@ -1,5 +1,5 @@
 """The programs that can serve the calls.
 
-In come observations. Out go variants: the calls that one program can serve, with its dynamic
+Takes observations; returns variants: the calls that one program can serve, with its dynamic
 dimensions, their symbols and their names.
 """

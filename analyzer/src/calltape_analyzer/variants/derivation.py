@@ -1,10 +1,10 @@
 """How variants are derived from observations: which columns are dynamic, and which are one symbol.
 
-In come groups of calls that no program could serve together
+Takes groups of calls that no program could serve together
 (:mod:`calltape_analyzer.observing.observations`). :mod:`calltape_analyzer.variants.splitting`
 divides them by their sizes. Here each column of each part is decided: it is dynamic if it varied,
 also in another variant (rule 5 of docs/decisions/export-strategies.md). A *pool* is the same
-dimension over all variants, known by its argument, path, rank and axis. Out go
+dimension over all variants, known by its argument, path, rank and axis. Returns
 :class:`VariantFacts`, and for an export looser ones: any two points lie on a line, so that equal
 sizes and relations that too few calls suggest are symbols of their own there.
 """

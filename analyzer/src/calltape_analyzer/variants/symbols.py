@@ -1,6 +1,6 @@
 """Symbols, and the relations between them: what each symbol always was of others.
 
-In come columns that were equal in every row, and the rows. Out go symbols. A symbol that always was
+Takes columns that were equal in every row, and the rows; returns symbols. A symbol that always was
 a sum or a multiple of others follows from them. Such relations are used to resize a call
 consistently, and to explain a shape to people. They are never imposed on an export, which finds its
 own (rule 3 of docs/decisions/export-strategies.md: named, shared dimensions made fewer than half as

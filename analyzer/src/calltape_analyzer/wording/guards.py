@@ -1,7 +1,7 @@
 """The conditions of a trace as sentences about arguments.
 
-In comes a guard or a runtime assertion in torch's notation (``torch.sym_max(1, L['x'].size()[0]) !=
-4``, ``Ne(u0, 1) on node 'ne'``). Out goes what a person can act on. What is not known here stays as
+Takes a guard or a runtime assertion in torch's notation (``torch.sym_max(1, L['x'].size()[0]) !=
+4``, ``Ne(u0, 1) on node 'ne'``); returns what a person can act on. What is not known here stays as
 torch writes it.
 """
 

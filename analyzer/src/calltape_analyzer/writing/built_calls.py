@@ -1,6 +1,6 @@
 """Calls that nobody recorded, from Python values.
 
-In come arguments and results. Out goes a record with the values of its tensors, for
+Takes arguments and results; returns a record with the values of its tensors, for
 :meth:`NewTape.write <calltape_analyzer.writing.new_tape.NewTape.write>`.
 """
 

@@ -1,6 +1,6 @@
 """What a new tape says of where it came from.
 
-In come the files that it is made of, and what was done to them. Out go the numbers that their calls
+Takes the files that it is made of, and what was done to them; returns the numbers that their calls
 get, and its manifest: that of the first file, with one more step in its history. Calls of one
 recording keep id and numbers. Those of several get a new id, and the numbers of each recording
 follow those of the one before it, so that no two are equal and each can be traced back.

@@ -1,6 +1,6 @@
 """Writes a sealed tape, call by call.
 
-In come calls of other tapes, or records with the values of their tensors. Out goes one file. Memory
+Takes calls of other tapes, or records with the values of their tensors; returns one file. Memory
 holds a group of records, a window of one blob, 8 bytes per call, the table of inputs, and the
 numbers of the latest calls (32 MiB), however large the tape is.
 """

@@ -1,8 +1,8 @@
 """Files and folders that get their name when they are complete.
 
-In come bytes, front to back. They go to a temporary file beside the final one. Out goes the whole
-file under its name, compressed if a tape's name asks for it (``.tape.gz``, ``.tape.zst``); a
-process that is killed before leaves nothing there.
+Takes bytes, front to back. They go to a temporary file beside the final one. Returns the whole file
+under its name, compressed if a tape's name asks for it (``.tape.gz``, ``.tape.zst``); a process
+that is killed before leaves nothing there.
 """
 
 from __future__ import annotations

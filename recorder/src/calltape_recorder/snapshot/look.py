@@ -1,7 +1,7 @@
 """One look at the tensors of one side of a call: all that is known of them before any is copied.
 
-In come tensors and arrays, and the choice whose bytes are wanted. Out goes a :class:`Look`, for
-which each attribute was read once. The host sees nothing of it, and no operator runs.
+Takes tensors and arrays, and the choice whose bytes are wanted; returns a :class:`Look`, for which
+each attribute was read once. The host sees nothing of it, and no operator runs.
 """
 
 from __future__ import annotations

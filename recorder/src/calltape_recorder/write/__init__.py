@@ -1,5 +1,5 @@
 """Writes ended calls to files.
 
-In come calls, from any thread, into a queue with a bound in bytes. Out go tape files with
-manifests, groups of records and ends, which one background thread writes.
+Takes calls, from any thread, into a queue with a bound in bytes; returns tape files with manifests,
+groups of records and ends, which one background thread writes.
 """

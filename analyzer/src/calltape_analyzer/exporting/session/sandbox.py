@@ -1,9 +1,9 @@
 """Runs that must not end this process: of a model with arguments that nobody recorded.
 
 A native kernel reads beyond its memory where an argument points to nothing, loops for ever or takes
-all memory. In comes a function that answers questions. It runs in a fork of this process, which has
-the model already, answers many questions, and is replaced when it dies. Out come its answers, or
-how the fork ended. What a run changes in the fork nobody sees here.
+all memory. Takes a function that answers questions. It runs in a fork of this process, which has
+the model already, answers many questions, and is replaced when it dies. Returns its answers, or how
+the fork ended. What a run changes in the fork nobody sees here.
 
 Where a fork is not safe (a model on CUDA, another system than Linux), the function runs here.
 """
