@@ -1,7 +1,7 @@
 """What others say in their errors: torch, torch.onnx (onnxscript) and ONNX Runtime.
 
-Their texts are read here and nowhere else. In comes an error, or a text of one; out goes what it
-means, as an enum or a fact. Each text is noted with the version in which it was seen.
+Their texts are read here and nowhere else. Takes an error, or a text of one; returns what it means,
+as an enum or a fact. Each text is noted with the version in which it was seen.
 """
 
 from __future__ import annotations

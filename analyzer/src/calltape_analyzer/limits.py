@@ -213,7 +213,7 @@ class Budget:
         return self.tape_bytes + received_bytes() - self._received
 
     def look(self, frame: FrameType | None) -> TapeError | None:
-        """Adds up what was spent since the last look. Out comes what is too much, once a second.
+        """Adds up what was spent since the last look. Returns what is too much, once a second.
         Within a ``__del__`` nothing does: raised there, it would be lost."""
         try:
             now = self._clock()

@@ -2,7 +2,7 @@
 what notebooks show of them.
 
 Takes fields, some of them values from a stranger's tape; returns JSON, also of what JSON has no
-form for: wide ints, NaN, bytes, lone surrogates. For notebooks, out goes a short table in HTML,
+form for: wide ints, NaN, bytes, lone surrogates. For notebooks, it makes a short table in HTML,
 without a script, in which all text is escaped and bounded. A notebook asks for it whenever an
 object is the last line of a cell: so it is cheap, and raises nothing.
 """

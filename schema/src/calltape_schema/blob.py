@@ -1,10 +1,9 @@
 """The header of a call's safetensors blob: names, dtypes, shapes and offsets of its tensors.
 
-In come the facts of leaves, and out goes a header; or in come the bytes of a header, and out go
-entries. The layout is that of the safetensors format (see its README): a length N of 8 bytes,
-little-endian, then N bytes of JSON, then the data. calltape pads the JSON with spaces so that the
-data start at a multiple of 64 bytes in the blob. Members start at multiples of 512, so the data do
-too in the tape.
+Makes a header from the facts of leaves, or entries from the bytes of a header. The layout is that
+of the safetensors format (see its README): a length N of 8 bytes, little-endian, then N bytes of
+JSON, then the data. calltape pads the JSON with spaces so that the data start at a multiple of 64
+bytes in the blob. Members start at multiples of 512, so the data do too in the tape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Groups of records: how calls are committed.
 
-In come calls, and out goes what one append writes: the blobs of the calls, and one member with all
-of their records. Or in comes the content of such a member, and out go its table, and its records.
+Takes calls, and returns what one append writes: the blobs of the calls, and one member with all of
+their records. Or takes the content of such a member, and returns its table and its records.
 
 FORMAT.md §5 has the bytes. The table of a group is all that a scan decodes. The documents are the
 shared parts of the records (structures and leaves, each once), and then the records.

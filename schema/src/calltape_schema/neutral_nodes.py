@@ -1,8 +1,8 @@
 """The two forms of a structure: on a tape its nodes are of seven kinds that any language has, with
 Python's word as a hint; code works with Python's words alone.
 
-In comes the document of one form, as plain data, and out goes that of the other one.
-FORMAT.md §6 has the table of both.
+Takes the document of one form, as plain data; returns that of the other one. FORMAT.md §6 has the
+table of both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """msgpack documents with limits, and the envelope with a checksum around them.
 
-In comes plain data, and out go bytes, or the other way round. The bytes may come from a stranger,
-so limits are checked before memory is allocated. Every msgpack member of a tape is an envelope: an
-array ``[crc32, payload]``. ``payload`` is a ``bin`` that holds a msgpack document, and ``crc32`` is
+Makes bytes from plain data, or the other way round. The bytes may come from a stranger, so limits
+are checked before memory is allocated. Every msgpack member of a tape is an envelope: an array
+``[crc32, payload]``. ``payload`` is a ``bin`` that holds a msgpack document, and ``crc32`` is
 zlib's CRC-32 of exactly its bytes.
 """
 

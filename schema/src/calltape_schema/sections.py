@@ -1,9 +1,8 @@
 """Sections: bytes with a checksum, which may be compressed.
 
-In come bytes, and out goes an array ``[codec, size, crc32, data]``, or the other way round. The
-table and the documents of a group, the index of an end and its table of inputs are sections
-(FORMAT.md §3). The checksum is of the bytes as they are stored, so that nothing damaged is
-inflated.
+Makes an array ``[codec, size, crc32, data]`` from bytes, or the other way round. The table and the
+documents of a group, the index of an end and its table of inputs are sections (FORMAT.md §3). The
+checksum is of the bytes as they are stored, so that nothing damaged is inflated.
 """
 
 from __future__ import annotations

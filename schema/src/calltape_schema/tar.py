@@ -1,9 +1,8 @@
 """The tar members of a tape: their headers, and how a reader finds the next one after damage.
 
-In come names and sizes, and out go headers; or in come bytes, and out go members. Headers follow
-POSIX.1-1988 *ustar* (the ``pax`` page of POSIX describes it), so that any ``tar`` lists and
-extracts a tape. Sizes of 8 GiB and more are in base 256, which GNU tar, libarchive and Python's
-tarfile understand.
+Makes headers from names and sizes, or members from bytes. Headers follow POSIX.1-1988 *ustar* (the
+``pax`` page of POSIX describes it), so that any ``tar`` lists and extracts a tape. Sizes of 8 GiB
+and more are in base 256, which GNU tar, libarchive and Python's tarfile understand.
 """
 
 from __future__ import annotations

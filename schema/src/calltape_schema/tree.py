@@ -1,7 +1,7 @@
 """The pytree spec: the containers, types and keys of the arguments or outputs of one call, and the
 facts of its tensors.
 
-In come plain data or bytes; out go bytes, a :class:`Structure` of nodes, :class:`Leaf` models. The
+Takes plain data or bytes; returns bytes, a :class:`Structure` of nodes, :class:`Leaf` models. The
 tree of a call has three parts, because they change at different rates from call to call:
 
 - the *structure* (containers, types, keys, flags) repeats. It is encoded once, and equal bytes are

@@ -3,9 +3,9 @@
 Many integer tensors are valid only together with sizes: the offsets of sequences that lie one after
 another end at the number of tokens, the nodes of edges are below the number of nodes, a mask of
 padding is ones and then zeros. A table of floats may have a column of such numbers: the picture of
-each box. Such a rule is learned from recorded calls. It holds in all of them,
-or it is none. In come recorded calls of a variant; out go rules, one per tensor at most, which make
-the values of a resized tensor valid (docs/decisions/export-strategies.md).
+each box. Such a rule is learned from recorded calls. It holds in all of them, or it is none. Takes
+recorded calls of a variant; returns rules, one per tensor at most, which make the values of a
+resized tensor valid (docs/decisions/export-strategies.md).
 """
 
 from __future__ import annotations

@@ -419,7 +419,7 @@ class ProgramSearch:
     def _cover_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
         """Finds programs for the values of ints that a program for all of them rejects, as far as
         several sizes have one: an int that is -1 for "all of them" sends the model another way.
-        Out come the rows that are left."""
+        Returns the rows that are left."""
         if not varying_ints(variant):
             return list(left)
         wanted, rest = set(left), list(left)

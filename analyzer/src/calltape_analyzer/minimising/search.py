@@ -1,7 +1,7 @@
 """The smallest tape so far, and whether a smaller one fails for the same reason.
 
-In come calls that may be enough. They are written to a tape, on which the check is run. If it fails
-for the same reason, it is the smallest tape from now on.
+Calls that may be enough are written to a tape, on which the check is run. If it fails for the same
+reason, it is the smallest tape from now on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The context that a call ran in: ``torch.autocast``, the default dtype, the grad and inference
 modes, and whether the model was in training mode.
 
-In comes the context of a recorded call, or what the thread of a live call is in. Autocast and the
+Takes the context of a recorded call, or what the thread of a live call is in. Autocast and the
 default dtype separate calls as their structure does: a program was traced under them. The grad and
 inference modes separate calls only if the model asks for them, training mode if a tape has both.
 """

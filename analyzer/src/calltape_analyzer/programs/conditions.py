@@ -3,8 +3,8 @@
 ``torch.export`` turns what a trace assumed into conditions: sizes that became constants, dimensions
 that must be equal, ranges. An ``ExportedProgram`` checks them when it runs; an ONNX model has lost
 them, and would compute something else. So they are kept with every program
-(docs/decisions/guards-and-verdicts.md). In come dtypes and sizes, out goes the reason why the
-program would reject them; nothing is run.
+(docs/decisions/guards-and-verdicts.md). Takes dtypes and sizes; returns the reason why the program
+would reject them. Nothing is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model that was exported, as its runtime takes it: one class for each runtime.
 
-Whoever checks, replays or verifies calls knows this interface only. In come the inputs of a call by
-name, out go the outputs, or the reason why the model would not take them.
+Whoever checks, replays or verifies calls knows this interface only. It takes the inputs of a call
+by name, and returns the outputs, or the reason why the model would not take them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which new calls will be served: a verdict per variant.
 
-In come the variants of a tape and the programs that were made for them. Out goes, for each variant,
+Takes the variants of a tape and the programs that were made for them; returns, for each variant,
 whether its programs take sizes that nobody recorded. Nothing is run: programs know the sizes that
 they take.
 """

@@ -1,9 +1,8 @@
 """Every rule about caches: which values and arguments are one, which of their ints count tokens,
 and when one is empty.
 
-In come classes, values, nodes of a spec and paths; out go answers. The rules read the tables of
-:mod:`calltape_schema.cache_classes`, which the recorder reads too. To teach a new cache class, add
-it to those tables; nothing has to be changed here.
+The rules read the tables of :mod:`calltape_schema.cache_classes`, which the recorder reads too. To
+teach a new cache class, add it to those tables; nothing has to be changed here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The one rule of which classes of this process objects of a tape are made of. Everything that
 reads a tape obeys it, by way of :class:`ClassIndex`.
 
-In comes the name that a class has on a tape; out goes a class that this process has loaded, or
-None. Nothing is imported, and no code of a class runs. Classes of Python's own library, and those
-with ``__del__``, are used in no case: what they do when they go away, they do with what the tape
-set.
+Takes the name that a class has on a tape; returns a class that this process has loaded, or None.
+Nothing is imported, and no code of a class runs. Classes of Python's own library, and those with
+``__del__``, are used in no case: what they do when they go away, they do with what the tape set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Registers the classes of a tape's calls with torch's pytree, for a while.
 
-``torch.export`` takes an object apart only if its class is registered. In come classes; while a
-``with`` block runs, torch flattens them as :mod:`calltape_analyzer.pytree.flattening` says. A class
-that is registered already keeps its registration: transformers has two for its caches
+``torch.export`` takes an object apart only if its class is registered. While a ``with`` block runs,
+torch flattens such classes as :mod:`calltape_analyzer.pytree.flattening` says. A class that is
+registered already keeps its registration: transformers has two for its caches
 (``transformers.integrations.executorch``, ``transformers.exporters``), which flatten them in
 different ways, and inferred shapes follow the active one.
 

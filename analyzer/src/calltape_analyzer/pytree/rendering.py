@@ -1,6 +1,6 @@
 """The arguments of a call, and any value, as one line of text: ``{x: float32[2,8], k: int64[2]}``.
 
-In come Python objects, or a spec of a tape (then torch is not needed); both give the same text. All
+Takes Python objects, or a spec of a tape (then torch is not needed); both give the same text. All
 text of a tape is made printable: a terminal would act on some characters.
 """
 

@@ -1,6 +1,6 @@
 """What was compared of the calls of one tape file, and what is wrong with each.
 
-In come the calls at their positions. Records are compared with the format, and tensors with their
+Takes the calls at their positions. Records are compared with the format, and tensors with their
 checksums, each once; the damage of a call is told once.
 """
 

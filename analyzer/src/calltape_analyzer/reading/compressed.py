@@ -1,8 +1,8 @@
 """Tapes that somebody compressed: ``.tape.gz`` and ``.tape.zst``.
 
-In comes a file. If its name ends like that and its first bytes are those of gzip or Zstandard, out
-goes a descriptor of a temporary file without a name that has the bytes of the tape. A compressed
-file of another name is no tape, as FORMAT.md has it.
+If the name of a file ends like that and its first bytes are those of gzip or Zstandard, the bytes
+of the tape are written to a temporary file without a name, and its descriptor is returned. A
+compressed file of another name is no tape, as FORMAT.md has it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Calls that were recorded, or stand in files, more than once: each counts once.
 
 A recorder writes each call to one file. If two files have the same call, then one is a copy, or
-both were extracted from one tape, or one is forged. In come the files of a recording; out go files
+both were extracted from one tape, or one is forged. Takes the files of a recording; returns files
 in which each call stands once, and damage that names the files.
 
 The ranks of a model that is split make every call together: such a step is one call of the model,
-however many ranks there are. In come recordings; those whose calls are the steps of another rank's
+however many ranks there are. Takes recordings; those whose calls are the steps of another rank's
 are left out, and their paths are given. Ranks with other data, as of data-parallel training, have
 other calls, and all count.
 """

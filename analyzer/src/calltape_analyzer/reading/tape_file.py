@@ -1,6 +1,6 @@
 """The bytes of a tape file, read with ``pread``.
 
-In comes a path; out go bytes at offsets, and an error if the file is no longer the one that was
+Takes a path; returns bytes at offsets, and an error if the file is no longer the one that was
 opened. Of a compressed file, these are the bytes of the tape, which were decompressed once; a
 write-ahead file, which the next call overwrites, was copied in the same way. A process may have
 more tapes than the system allows descriptors, so a bounded number is open. Nothing is mapped into

@@ -1,10 +1,9 @@
 """What may be on a redacted tape, by place and kind of fact, and the check that it has no more.
 
-In comes the file of a new tape. It is read from its first byte to its last, by nothing but the
-format and the list here, and whoever wrote it is not asked: each byte belongs to a member that the
-format has, each document has the fields of the list in their one encoding, each scalar and each
-tensor is one that a node refers to, and stands where such a fact may stand. Anything else is an
-error.
+The file of a new tape is read from its first byte to its last, by nothing but the format and the
+list here, and whoever wrote it is not asked: each byte belongs to a member that the format has,
+each document has the fields of the list in their one encoding, each scalar and each tensor is one
+that a node refers to, and stands where such a fact may stand. Anything else is an error.
 """
 
 from __future__ import annotations

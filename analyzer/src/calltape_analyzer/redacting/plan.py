@@ -1,6 +1,6 @@
 """What becomes of each value of a tape.
 
-In come a tape, whose records are read once, and a policy. Out go, per structure, the structure as
+Takes a tape, whose records are read once, and a policy; returns, per structure, the structure as
 the new tape has it, and a fate for each scalar and each tensor. A place has one fate in all calls:
 if a number looks like data in any of them, nothing stays of the numbers there.
 """

@@ -5,9 +5,9 @@ get, and its manifest: that of the first file, with one more step in its history
 recording keep id and numbers. Those of several get a new id, and the numbers of each recording
 follow those of the one before it, so that no two are equal and each can be traced back.
 
-For the end of the new tape, out go a coverage that is true for it (what it lacks is counted, and if
-nobody knows how many calls there were, it says so), the counted inputs of calls that no file has,
-and when the recording ended.
+For the end of the new tape, it makes a coverage that is true for it (what it lacks is counted, and
+if nobody knows how many calls there were, it says so), the counted inputs of calls that no file
+has, and when the recording ended.
 """
 
 from __future__ import annotations

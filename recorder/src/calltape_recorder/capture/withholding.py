@@ -152,8 +152,8 @@ def is_public_default(default: Any, name: str, *, withholds: bool) -> bool:
 
 # What a person should know of patterns that matched nothing: a mistyped one withholds nothing.
 #
-# In come the patterns of ``values=``. Out go those that no signature can match, and
-# words about those that no recorded call matched.
+# Takes the patterns of ``values=``; returns those that no signature can match, and words about
+# those that no recorded call matched.
 
 _WITHHELD_NOTHING = (
     "nothing was omitted there. If a name is wrong, the values you meant may be on the tape"

@@ -35,7 +35,7 @@ from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_
 
 # Finds out whether a callable may call another one, from what it holds.
 #
-# In come two callables. Out goes an answer that errs on the side of yes. Nothing is called.
+# Takes two callables; returns an answer that errs on the side of yes. Nothing is called.
 
 
 def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:

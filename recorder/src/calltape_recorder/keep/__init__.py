@@ -1,5 +1,5 @@
 """Which calls are kept, and the accounts of all calls, kept or not.
 
-In comes what is known of a call before it is copied; out go a yes or a no, the counts that stand in
+Takes what is known of a call before it is copied; returns a yes or a no, the counts that stand in
 the end of a tape, and the statistics of a recorder.
 """

@@ -32,9 +32,9 @@ from calltape_schema.inputs_table import Counts, InputsTable, Kind
 
 # Keeps what recording costs under a share of the time of the calls, by recording fewer of them.
 #
-# In come the durations of recorded calls and what recording cost. Out goes whether the next call
-# is recorded. Each call that is seen earns its share of the duration of a typical call, recorded
-# or not; what recording costs is paid from that.
+# Takes the durations of recorded calls and what recording cost; returns whether the next call is
+# recorded. Each call that is seen earns its share of the duration of a typical call, recorded or
+# not; what recording costs is paid from that.
 
 DURATIONS = 15
 

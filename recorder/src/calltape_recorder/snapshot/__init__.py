@@ -1,5 +1,5 @@
 """What is known of tensors, copies of them that nobody else can change, and calls of such copies.
 
-In come the tensors of one side of a call; out go their facts (dtype, shape, strides, aliases) and
+Takes the tensors of one side of a call; returns their facts (dtype, shape, strides, aliases) and
 their bytes, in host memory that a pool uses again.
 """

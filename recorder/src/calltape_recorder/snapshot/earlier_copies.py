@@ -1,7 +1,7 @@
 """Finds tensors whose bytes an earlier call has, so that they are neither copied nor written again.
 
 The cache that one decode step returns is what the next one gets, and the beginning of what that one
-returns. In come the leaves of one side of a call; out go the copies that were made of them before,
+returns. Takes the leaves of one side of a call; returns the copies that were made of them before,
 or, of a tensor that grew, of its first part. Where a tensor lies, or with which bytes it begins,
 says only where to look: all bytes are compared, because a kernel may have written to it without any
 trace.

@@ -1,8 +1,8 @@
 """Copies of tensors that grow along an axis, as the cache of a decoder does.
 
 The cache of one step is the first part of the cache of the next one, in each strip (each element of
-the axes before the one that grows). In come the copy of the first part and the address of a tensor;
-out goes a copy of the tensor that shares memory with the other one, so that only what is new was
+the axes before the one that grows). Takes the copy of the first part and the address of a tensor;
+returns a copy of the tensor that shares memory with the other one, so that only what is new was
 copied.
 """
 

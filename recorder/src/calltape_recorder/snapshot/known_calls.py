@@ -1,6 +1,6 @@
 """Recognizes a side of a call whose structure, dtypes and shapes came before.
 
-In come a structure and an outline; out goes what is known of such sides: one entry of a dict. It
+Takes a structure and an outline; returns what is known of such sides: one entry of a dict. It
 counts the calls that are not on the tape, and has what a look at the tensors found, so that they
 need not be read again. To read the facts of a tensor takes about ten steps in Python. To compare
 all tensors of a call takes one step in C++, with the guards that torch has for compiled code.

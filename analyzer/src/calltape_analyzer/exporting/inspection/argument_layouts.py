@@ -1,10 +1,10 @@
 """Whether a model reads how its arguments are laid out: strides, gaps, and the order of keys.
 
-In come variants. Recorded calls of each are run with the same values in other layouts, and with the
-keys of their dicts in the opposite order (``torch.cat(list(features.values()))``). If that changes
-what the model returns, the layouts are conditions of its programs (``CallSorter.laid_out``), and
-the order is a part of the structure (``CallSorter.ordered``): calls with another one are of other
-variants. Nearly all models read none.
+Recorded calls of each variant are run with the same values in other layouts, and with the keys of
+their dicts in the opposite order (``torch.cat(list(features.values()))``). If that changes what the
+model returns, the layouts are conditions of its programs (``CallSorter.laid_out``), and the order
+is a part of the structure (``CallSorter.ordered``): calls with another one are of other variants.
+Nearly all models read none.
 """
 
 from __future__ import annotations

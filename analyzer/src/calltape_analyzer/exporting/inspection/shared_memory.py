@@ -1,7 +1,7 @@
 """Whether it matters to a model that arguments are one object, share memory, or are its own.
 
-In come variants. A recorded call of each is run with equal copies instead. If the model returns the
-same, and writes the same, the calls are of one variant with those whose arguments are apart
+A recorded call of each variant is run with equal copies instead. If the model returns the same, and
+writes the same, the calls are of one variant with those whose arguments are apart
 (``CallSorter.unshared``): a loss called with ``labels=ids`` asks nothing of that.
 
 A model may also compare an argument with one of its buffers, with ``is``, or write to one and read

@@ -1,7 +1,7 @@
 """What a program is kept from: sizes at which it gave wrong values, sizes like them, and 0.
 
-In comes what came of recorded sizes and of others. If single sizes explain all that was wrong (a
-model does something else without rows, or for one row), these are excluded, and nothing else. Sizes
+Takes what came of recorded sizes and of others. If single sizes explain all that was wrong (a model
+does something else without rows, or for one row), these are excluded, and nothing else. Sizes
 beside them are run first: where a model does something else up to some size, or from one on, the
 sizes beside are wrong as well. What no few sizes explain leaves a program for the sizes that it
 reproduced.

@@ -1,7 +1,7 @@
 """Runs of the model, and of a program, at sizes that no call had.
 
-The arguments are made up, so that a run may end its process: it is made apart
-(``sandbox``). Results are compared there. Out comes plain data.
+The arguments are made up, so that a run may end its process: it is made apart (``sandbox``).
+Results are compared there, and only plain data comes back.
 """
 
 from __future__ import annotations
