@@ -93,6 +93,20 @@ def test_a_bundle_runs_in_an_empty_folder(tape_path: Path, code: Path, tmp_path:
     assert "1 of 1 recorded call" in done.stdout
 
 
+def test_a_number_at_a_key_with_brackets_is_not_told(tmp_path: Path) -> None:
+    """Neither of a tape that is redacted here, nor of one whose redaction kept it."""
+    calls = [
+        Recorded((torch.rand(2, 7),), {"prompt": {"k[0]": number}}) for number in (5551234, 5551299)
+    ]
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
+    for name, options in (("a", {}), ("b", {"keep": ["*"]})):
+        with open_tape(path) as tape:
+            bundle(tape, tmp_path / f"{name}.zip", redaction=options)
+        with zipfile.ZipFile(tmp_path / f"{name}.zip") as archive:
+            for part in ("report.md", "reproduce.py"):
+                assert b"55512" not in archive.read(part), (name, part)
+
+
 def test_what_is_too_large_is_not_there(tape_path: Path, code: Path, tmp_path: Path) -> None:
     (tmp_path / "large.py").write_bytes(os.urandom(9 * 2**20))
     (tmp_path / "more.py").write_bytes(os.urandom(2 * 2**20))

@@ -13,7 +13,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 
@@ -140,29 +140,34 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
     layout = variant.facts.group.layout
     rows += [("where", public_condition(one, layout)) for one in variant.facts.conditions]
     document.table("facts", ("", ""), rows)
-    document.table("arguments", ("argument", "dtype", "shape"), _arguments(found))
+    # The name of a symbol is made of the path of its first column.
+    names = {
+        s.name: public_name(s.name) if is_public(str(layout.path(s.columns[0]))) else LEFT_OUT
+        for s in variant.facts.symbols
+    }
+    document.table("arguments", ("argument", "dtype", "shape"), _arguments(found, names))
     sizes = [
-        (public_name(s.name), f"{s.min}..{s.max}", f"{s.distinct}")
-        for s in found.symbols
-        if any("[" in name for name in s.dimensions)
+        (names[s.name], f"{s.min}..{s.max}", f"{s.distinct}")
+        for s, own in zip(found.symbols, variant.facts.symbols, strict=True)
+        if not all(column.is_int for column in own.columns)
     ]
     document.table("symbols", ("symbol", "sizes", "distinct"), sizes)
 
 
-def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
+def _arguments(found: VariantFindings, names: Mapping[str, str]) -> Iterator[Sequence[str]]:
     places: list[tuple[str, tuple[str, str]]] = []
     for one in found.tensors:
-        sizes = (public_name(d.symbol) if d.symbol else str(d.min) for d in one.dimensions)
+        sizes = (names[d.symbol] if d.symbol else str(d.min) for d in one.dimensions)
         shape = f"[{', '.join(sizes)}]"
-        places.append((public_place(f"{one.argument}{one.path}"), (one.dtype, shape)))
+        places.append((public_path(f"{one.argument}{one.path}"), (one.dtype, shape)))
     for name, look in alike(places):
         yield name, *look
     for given in found.ints:
-        yield public_place(given.name), "int", "dynamic" if given.dynamic else "constant"
+        yield public_path(given.name), "int", "dynamic" if given.dynamic else "constant"
     for place, constant in found.constants.items():
-        yield public_place(place), type(constant).__name__, "constant"
+        yield public_path(place), type(constant).__name__, "constant"
     for place, kind in found.varying.items():
-        yield public_place(place), kind, "varies"
+        yield public_path(place), kind, "varies"
 
 
 @functools.cache  # folders and files are read
@@ -187,27 +192,18 @@ def versions_of(tape: Tape) -> dict[str, str]:
     return {name: str(recorded[name]) for name in _VERSIONED if recorded.get(name)}
 
 
-def public_place(text: str) -> str:
-    """The path of an argument, with its axes: ``x.layers.*.keys[2]``. If a key in it does not look
-    like a name, the path ends at its argument."""
-    path, bracket, axes = text.partition("[")
-    if not re.fullmatch(r"[\d, *\]\[.]*", axes):
-        bracket = axes = ""
-    if not is_public(path):
-        return public_path(path)
-    return f"{path}{bracket}{axes}"
-
-
 def public_condition(one: Condition, layout: ArgumentLayout) -> str:
     """What the calls of a variant have in common: sizes are told, values of ints are not."""
     if not isinstance(one, Fixed):
         return one.text(layout) if isinstance(one, CounterIs) else LEFT_OUT
     value = LEFT_OUT if one.column.is_int else str(one.value)
-    return f"{public_place(layout.column_name(one.column))} {one.sign} {value}"
+    path = str(layout.path(one.column))
+    place = layout.column_name(one.column) if is_public(path) else public_path(path)
+    return f"{place} {one.sign} {value}"
 
 
 def public_name(text: str) -> str:
-    """The name of a symbol, parameter or method; that of a symbol may be made of keys."""
+    """The name of a symbol, parameter or method."""
     return text if is_name(text) else LEFT_OUT
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.markdown import public_class, public_condition, public_place, tape_summary
+from calltape_analyzer.markdown import public_class, public_condition, tape_summary
+from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.variants.facts import CounterIs, Fixed
 from tests.analyzer.cli.commands import run
@@ -85,25 +85,43 @@ def test_nothing_breaks_out(text: str) -> None:
             assert set(line) <= set("| -,abcdefghijklmnopqrstuvwxyz"), line
 
 
-def test_places_keep_names_and_axes() -> None:
-    assert public_place(f"x.{SECRET} key.0") == "x.?"
-    assert public_place("x.layers.*.keys[2]") == "x.layers.*.keys[2]"
-    assert public_place(f"x[{SECRET}]") == "x"
+def test_a_key_is_never_taken_for_an_axis_or_a_name(tmp_path: Path) -> None:
+    found = [
+        Recorded(
+            (torch.zeros(2, size),),
+            {
+                "ints": {"k[0]": TOKEN * size},
+                "tensors": {f"u[{TOKEN}]": torch.zeros(size), f"{SECRET}@x": torch.zeros(2 * size)},
+            },
+        )
+        for size in (3, 4, 7)
+    ]
+    with open_tape(write_tape(tmp_path / "a.tape", found, target=Model())) as tape:
+        text = tape_summary(tape)
+    for secret in (SECRET, *(str(TOKEN * factor) for factor in (1, 3, 7))):
+        assert secret not in text, (secret, text)
+    assert "| `x_dim_1` | `3..7` | `3` |" in text
+    assert "| `?` | `6..14` | `3` |" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "condition", "shown"),
+    ("key", "condition", "shown"),
     [
-        ("x[0]", Fixed(Column(0, 0), 1), "x[0] = 1"),
-        ("x[0]", Fixed(Column(0, 0), 1, negated=True), "x[0] > 1"),
-        ("n", Fixed(Column(0, None), TOKEN), "n = ?"),
-        (f"x.{SECRET} key[0]", Fixed(Column(0, 0), 3, negated=True), "x.? != 3"),
+        ("x", Fixed(Column(0, 0), 1), "x.x[0] = 1"),
+        ("x", Fixed(Column(0, 0), 1, negated=True), "x.x[0] > 1"),
+        ("n[0]", Fixed(Column(0, None), TOKEN), "x.? = ?"),
+        (f"{SECRET} key", Fixed(Column(0, 0), 3, negated=True), "x.? != 3"),
+        (f"u[{TOKEN}]", Fixed(Column(0, 0), 3), "x.? = 3"),
         ("x", CounterIs(Column(0, None), Column(0, 2), open=False), "window full"),
         (SECRET, object(), "?"),
     ],
 )
-def test_conditions_keep_sizes_and_no_values(name: str, condition: Any, shown: str) -> None:
-    layout: Any = SimpleNamespace(column_name=lambda column: name)
+def test_conditions_keep_sizes_and_no_values(key: str, condition: Any, shown: str) -> None:
+    layout = ArgumentLayout(
+        keys=(), nodes={}, positional=0,
+        tensors=(LeafPath("x", f".{key}", "tensor", 0),),
+        scalars=(LeafPath("x", f".{key}", "int", 0),),
+    )  # fmt: skip
     assert public_condition(condition, layout) == shown
 
 

@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 from calltape_analyzer.observing.contexts import FLOAT
 from calltape_analyzer.observing.distinctions import is_public
-from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.text import UniqueNames, counted, printable, shown_value
 from calltape_analyzer.variants.facts import CounterIs, Fixed, VariantFacts
@@ -316,14 +314,14 @@ def _conditions(variant: VariantFacts) -> _Phrase:
     layout = variant.group.layout
     told = [
         isinstance(one, CounterIs)
-        or (isinstance(one, Fixed) and not one.column.is_int and _is_told(layout, one.column))
+        or (
+            isinstance(one, Fixed)
+            and not one.column.is_int
+            and is_public(str(layout.path(one.column)))
+        )
         for one in variant.conditions
     ]
     return _Phrase(", ".join(one.text(layout) for one in variant.conditions), all(told))
-
-
-def _is_told(layout: ArgumentLayout, column: Column) -> bool:
-    return is_public(layout.column_name(column).partition("[")[0])
 
 
 def _constants(variant: VariantFacts) -> dict[str, _Phrase]:
