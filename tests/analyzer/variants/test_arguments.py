@@ -14,7 +14,7 @@ from hypothesis import given as with_values
 from hypothesis import strategies as st
 from torch.export import Dim
 
-from calltape_analyzer import register_flattening_functions
+from calltape_analyzer import open_tape, register_flattening_functions
 from tests.analyzer.arguments.generating import Generating, step
 from tests.analyzer.observed import (
     Given,
@@ -24,6 +24,7 @@ from tests.analyzer.observed import (
     tape_of,
     zeros,
 )
+from tests.analyzer.tapes import write_tape
 from tests.analyzer.variants.caches import WindowCache
 from tests.analyzer.variants.named import named, reasons
 
@@ -52,6 +53,37 @@ def test_a_recorded_call_that_is_fit_is_given_as_it_was(tmp_path: Path) -> None:
     recorded = calls[1][1]["past_key_values"]
     for layer, own in zip(kwargs["past_key_values"], recorded, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(layer, own, strict=True))
+
+
+@pytest.mark.parametrize("name", ["arg_scale", "arg_2", "arg_7", "arg_"])
+@pytest.mark.parametrize("has_rest", [False, True])
+def test_a_keyword_may_have_the_name_of_a_position(
+    tmp_path: Path, name: str, has_rest: bool
+) -> None:
+    class WithKeywords(torch.nn.Module):
+        def forward(self, x: Any, **more: Any) -> Any: ...
+
+    class WithRest(torch.nn.Module):
+        def forward(self, x: Any, *rest: Any, **more: Any) -> Any: ...
+
+    rest = [zeros(1), zeros(1)] if has_rest else []
+    calls = [given(zeros(n, 3), *rest, **{name: zeros(n)}) for n in (2, 3)]
+    (variant,) = tape_of(tmp_path, calls, WithRest() if has_rest else WithKeywords()).variants()
+    args, kwargs = variant.infer_arguments()
+    assert len(args) == 1 + len(rest)
+    assert list(kwargs) == [name]
+
+
+def test_positions_beyond_the_signature_stay_positions(tmp_path: Path) -> None:
+    class OfOne(torch.nn.Module):
+        def forward(self, x: Any) -> Any: ...
+
+    calls = [given([zeros(n)], zeros(n), zeros(2 * n)) for n in (2, 3)]
+    with open_tape(write_tape(tmp_path / "a.tape", calls, target=OfOne())) as tape:
+        (variant,) = tape.variants()
+        args, kwargs = variant.infer_arguments()
+    assert [type(one) for one in args] == [list, torch.Tensor, torch.Tensor]
+    assert kwargs == {}
 
 
 def test_a_tape_of_shapes_gives_arguments_too(tmp_path: Path) -> None:

@@ -403,8 +403,7 @@ def as_call(
     defaults are put back that the layout leaves out.
     """
     rest = dict(arguments)
-    known = frozenset(signature.names)
-    members = [name for name in rest if signature.is_of_variadic(name)]
+    members = [name for name in rest if signature.is_of_variadic(name) or signature.is_beyond(name)]
     leading = [p for p in signature.parameters if p.kind.startswith("POSITIONAL")]
     needed = 0
     for position, parameter in enumerate(leading):
@@ -412,9 +411,7 @@ def as_call(
         if is_only or members:
             needed = position + 1
     args = [rest.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
-    # Beyond what the signature knows, names are positions. Of a forward(self, *arg), some are both.
-    positions = [name for name in rest if name.startswith("arg_") and name not in known]
-    args += [rest.pop(name) for name in dict.fromkeys((*members, *positions))]
+    args += [rest.pop(name) for name in members]
     return tuple(args), rest
 
 

@@ -9,6 +9,7 @@ dict in which what ``*args`` and ``**kwargs`` took stands under their names.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,6 +31,8 @@ Key: TypeAlias = "int | str"
 
 
 Scalar: TypeAlias = "int | float | bool | str"
+
+_BEYOND = re.compile(r"arg_(\d{1,9})", re.ASCII)
 
 DataKeys: TypeAlias = "Callable[[], Mapping[str, frozenset[Hashable]]]"
 
@@ -119,6 +122,18 @@ class Signature:
         variadic = self.variadic_positional
         before, _, number = name.rpartition(".")
         return variadic is not None and before == variadic[0] and number.isdecimal()
+
+    def is_beyond(self, name: str) -> bool:
+        """Whether :meth:`name_at` gave this name to a positional argument that no parameter takes,
+        as far as the signature tells. If there is ``**kwargs``, such a name is that of a
+        keyword."""
+        found = _BEYOND.fullmatch(name)
+        return (
+            found is not None
+            and self.variadic_keyword is None
+            and name not in self.by_name
+            and name == self.complete.name_at(int(found[1]))
+        )
 
     def name_of(self, key: Key) -> str:
         """The name of any argument."""
