@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,54 @@ def test_access_that_is_refused_shows_no_key(bucket: Bucket, monkeypatch: Any) -
     assert caught.value.kind == "io"
     assert bucket.environment["AWS_SECRET_ACCESS_KEY"] not in repr(pickle.dumps(caught.value))
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_an_answer_that_comes_late_moves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of fsspec has one position, and a thread may read it still that nobody waits for."""
+    fsspec = pytest.importorskip("fsspec")
+    memory, data = fsspec.filesystem("memory"), path.read_bytes()
+    is_slow, is_asked, is_released, has_moved = (threading.Event() for _ in range(4))
+
+    class Slow(fsspec.spec.AbstractBufferedFile):  # type: ignore[misc]
+        def _fetch_range(self, start: int, end: int) -> bytes:
+            if is_slow.is_set():
+                is_slow.clear()
+                is_asked.set()
+                is_released.wait(60)
+            return data[start:end]
+
+        def read(self, length: int = -1) -> Any:
+            found = super().read(length)
+            if is_released.is_set():
+                has_moved.set()
+            return found
+
+        def seek(self, loc: int, whence: int = 0) -> Any:
+            super().seek(loc, whence)
+            if is_asked.is_set() and not is_released.is_set():  # the late answer comes now
+                is_released.set()
+                has_moved.wait(60)
+
+    memory.pipe_file("/calltape/late/a.tape", data)
+    monkeypatch.setattr(remote, "SILENT_SECONDS", 0)
+    monkeypatch.setattr(
+        type(memory), "open", lambda self, path, *_, **__: Slow(self, path, cache_type="none")
+    )
+    try:
+        with open_tape("memory://calltape/late/a.tape") as tape:
+            is_slow.set()
+            monkeypatch.setenv("CALLTAPE_REMOTE_SECONDS", "0.2")
+            with pytest.raises(TapeError, match=r"did not answer within 0\.2 s"):
+                list(tape)
+            monkeypatch.delenv("CALLTAPE_REMOTE_SECONDS")
+            found = [float(call.inputs.args[0][0, 0]) for call in tape]
+            assert found == [float(number) for number in range(300)]
+            assert not tape.damage
+    finally:
+        is_released.set()
+        memory.rm("/calltape", recursive=True)
 
 
 # A store that cannot compare versions with each request.

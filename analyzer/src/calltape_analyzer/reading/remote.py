@@ -504,11 +504,15 @@ class RemoteFile(TapeBytes):
         Raises:
             TapeError: ``damaged`` if the file is not what it was; ``io``.
         """
-        compares = protocol_of(self.location) in _COMPARES
+        file = self._file
+        compares = file is not None and protocol_of(self.location) in _COMPARES
         if not compares and time.monotonic() - self._looked > TRUSTED_SECONDS:
             self._expect(self._look())
         try:
-            data = answer_of(self.location, lambda: self._bytes(start, end))
+            data = answer_of(self.location, lambda: self._bytes(file, start, end))
+        except _NoAnswerError:
+            self._file = None  # it may be read still, and has one position for all
+            raise
         except TapeError as error:
             if error.kind == "not_found":
                 raise self.changed(_REPLACED) from None
@@ -521,16 +525,16 @@ class RemoteFile(TapeBytes):
         self._end = end
         return data
 
-    def _bytes(self, start: int, end: int) -> bytes:
+    def _bytes(self, file: Any, start: int, end: int) -> bytes:
         found: bytes
-        if self._file is None:
+        if file is None:
             found = self._system.cat_file(self._place, start=start, end=end)
             return found
         try:
-            self._file.seek(start)
-            found = self._file.read(end - start)
+            file.seek(start)
+            found = file.read(end - start)
             while found and len(found) < end - start:
-                more = self._file.read(end - start - len(found))
+                more = file.read(end - start - len(found))
                 if not more:
                     break
                 found += more
