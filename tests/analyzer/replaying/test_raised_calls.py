@@ -66,6 +66,17 @@ def test_another_exception_or_none_is_a_failure(
     assert str(report.rows[1].error) == words
 
 
+@pytest.mark.parametrize(("length", "is_cut"), [(500, True), (600, False), (65_536, True)])
+def test_a_message_that_goes_on_is_the_same_only_where_a_recorder_cuts(
+    length: int, is_cut: bool, tmp_path: Path
+) -> None:
+    calls = [Recorded((t(13, 3),), error=("builtins:ValueError", "x" * length))]
+    with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
+        assert replay(tape, Picky(ValueError("x" * length))).ok
+        assert replay(tape, Picky(ValueError("x" * length + "other"))).ok is is_cut
+        assert not replay(tape, Picky(ValueError("x" * (length - 1)))).ok
+
+
 def test_what_is_to_succeed_is_to_return(tape: Tape) -> None:
     fixed = replay(tape, Picky(None), expect="success")
     assert fixed.ok, fixed.table()

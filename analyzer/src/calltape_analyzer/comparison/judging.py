@@ -145,8 +145,8 @@ _INTERRUPTIONS = frozenset(
     }
 )
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
-_LEAST_CUT = 500
-"""A recorder without memory keeps so many characters of a message, and more otherwise."""
+_CUT_TO = (500, 65_536)
+"""A recorder keeps so many characters of a message: without memory, and otherwise."""
 
 
 class Run(ABC):
@@ -352,7 +352,7 @@ def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
     if not has_message(recorded):
         return None
     one, other = (_ADDRESS.sub("0x", text) for text in (recorded.message, text_of(error)))
-    if one == other or (len(recorded.message) >= _LEAST_CUT and other.startswith(one)):
+    if one == other or (len(recorded.message) in _CUT_TO and other.startswith(one)):
         return None
     name, (was, now) = type(error).__name__, (f"{text.strip()!r:.200}" for text in (one, other))
     return LeafDifference(f"the message of {name}", was, now)
