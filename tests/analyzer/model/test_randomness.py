@@ -28,7 +28,7 @@ class Holding(torch.nn.Module):
         super().__init__()
         self.own = torch.Generator()
         self.python = random.Random(1)
-        self.numpy = numpy.random.default_rng(1)
+        self.numpy: Any = numpy.random.default_rng(1)
 
 
 def drawn(held: Holding) -> tuple[float, ...]:
@@ -64,6 +64,26 @@ def test_nothing_moves_unless_somebody_draws() -> None:
     generators = Generators(Holding())
     torch.zeros(3)
     assert generators.moved() == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_numpy_state_that_is_no_mersenne_twister() -> None:
+    """In the module, and under the functions of ``numpy.random``."""
+    held = Holding()
+    held.numpy = numpy.random.RandomState(numpy.random.PCG64(1))
+    old = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))
+    try:
+        with generators_kept(held) as generators:
+            first = drawn(held)
+            assert generators.moved() == ["random", OF_NUMPY, "torch"]
+        with generators_kept(held):
+            reseed(held)
+            other = drawn(held)
+        assert drawn(held) == first
+    finally:
+        numpy.random.set_bit_generator(old)
+    assert all(one != another for one, another in zip(first, other, strict=True))
 
 
 def test_python_and_numpy_give_their_smallest_and_largest_numbers() -> None:

@@ -7,6 +7,7 @@ those of torch for each device, of Python and numpy, and those that the model ho
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -112,7 +113,7 @@ def _accesses(
     yield "random", random.getstate, random.setstate
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
-        yield "numpy.random", numpy.random.get_state, numpy.random.set_state
+        yield _numpy_access(numpy.random)
     generators = [torch.default_generator]
     for name in ("cuda", "xpu"):
         device = getattr(torch, name)
@@ -125,22 +126,23 @@ def _accesses(
             yield "torch", one.get_state, one.set_state
         elif isinstance(one, random.Random):
             yield "random", one.getstate, one.setstate
-        elif hasattr(one, "bit_generator"):
-            yield OF_NUMPY, *_numpy_access(one)
         else:
-            yield "numpy.random", one.get_state, one.set_state
+            yield _numpy_access(one)
 
 
-def _numpy_access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """How the state of a generator of numpy is read and set; None for some other state."""
-
-    def put(state: Any) -> None:
-        if state is None:
-            generator.random(3)
-        else:
-            generator.bit_generator.state = state
-
-    return lambda: generator.bit_generator.state, put
+def _numpy_access(one: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]]:
+    """The same of a Generator or RandomState of numpy, or of ``numpy.random``, which is like one.
+    Unless it is a Mersenne Twister, to set None gives it some other state."""
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    if hasattr(one, "get_state"):
+        get, put = functools.partial(one.get_state, legacy=False), one.set_state
+        if get()["bit_generator"] == "MT19937":
+            return "numpy.random", get, put
+    else:
+        generator = one.bit_generator
+        get, put = lambda: generator.state, functools.partial(setattr, generator, "state")
+    return OF_NUMPY, get, lambda state: one.random(3) if state is None else put(state)
 
 
 def held_generators(module: torch.nn.Module | None) -> Iterator[Any]:
