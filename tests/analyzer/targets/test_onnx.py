@@ -50,6 +50,12 @@ def test_nested_tensors_and_fields_have_names(tmp_path: Path) -> None:
     assert set(axes) == {"x", "y.0", "logits", "outputs.y.0"}
 
 
+def test_outputs_at_other_places_are_no_single_graph(tmp_path: Path) -> None:
+    calls = [((t(n, 5),), {name: t(n, 4)}) for n, name in ((2, "logits"), (3, "loss"))]
+    with pytest.raises(InferenceError, match="call 1 returned 1 tensor, and an earlier one 1, or"):
+        dynamic_axes(tape_of(tmp_path, *calls))
+
+
 def test_names_can_be_given(tmp_path: Path) -> None:
     tape = tape_of(tmp_path, ((t(2, 5),), t(2)), ((t(3, 5),), t(3)))
     axes = dynamic_axes(

@@ -21,6 +21,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import UniqueNames, counted, unique
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
+from calltape_schema.recent import Recent
 from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]
@@ -122,8 +123,8 @@ def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:
     outputs of all calls, so that they can be compared."""
     facts, table = variant.facts, SizeTable()
     outputs: list[tuple[str, str]] | None = None
-    ranks: list[int] = []
-    known: dict[tuple[bytes, bytes], list[tuple[str, tuple[int, ...]]]] = {}
+    expected: list[tuple[str, int]] = []
+    known = Recent()
     for call in variant.calls:
         tree = call.record.outputs
         placed = variant.sorter.sorted(call.record.inputs)
@@ -131,14 +132,18 @@ def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:
         if tree is None or row is None:
             continue
         key = tree.structure, tree.leaves
-        shapes = known.get(key) or known.setdefault(key, _output_shapes(tree))
+        shapes = known.get(key)
+        if shapes is None:
+            shapes = _output_shapes(tree)
+            known.keep(key, shapes, len(tree.structure) + len(tree.leaves))
+        ranks = [(path, len(shape)) for path, shape in shapes]
         if outputs is None:
             outputs = [_output_name(path, len(shapes)) for path, _ in shapes]
-            ranks = [len(shape) for _, shape in shapes]
-        if [len(shape) for _, shape in shapes] != ranks:
+            expected = ranks
+        if ranks != expected:
             raise InferenceError(
                 f"call {call.number} returned {counted(len(shapes), 'tensor')}, and an earlier one "
-                f"{len(outputs)}, or tensors of other ranks",
+                f"{len(outputs)}, or tensors of other ranks or at other places",
                 advice="record the two variants on tapes of their own",
             )
         table.add(SizeRow((*row.shapes, *(shape for _, shape in shapes)), ()), Seen(1, call.ref))
