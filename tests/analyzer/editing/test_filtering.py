@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, UsageError, filter_tape, open_tape
+from calltape_analyzer.editing import choice as choosing
 from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_recorder import Novelty, record
 from calltape_schema.reader import TapeReader
@@ -294,6 +295,20 @@ def test_a_path_that_names_nothing_is_told(source: Path, tmp_path: Path) -> None
     with open_tape(source) as tape:
         report = filter_tape(tape, tmp_path / "b.tape", drop=["x", "nothing.*"])
     assert report.notes == ("no value has a path like nothing.*",)
+
+
+def test_beyond_what_is_remembered_every_call_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of sizes whose pattern is known."""
+    monkeypatch.setattr(choosing, "_MAX_NUMBERS", 9)
+    sizes = [(2, 3, 4), (5, 3, 7), (9, 4, 3), (2, 3, 4), (2, 3, 4)]
+    source = write_tape(tmp_path / "a.tape", [((torch.zeros(size),), {}) for size in sizes])
+    with open_tape(source) as tape:
+        assert filter_tape(tape, tmp_path / "b.tape", novel=True).calls == 5
+    monkeypatch.undo()
+    with open_tape(source) as tape:
+        assert filter_tape(tape, tmp_path / "c.tape", novel=True).calls == 3
 
 
 def test_texts_that_never_repeat_are_no_evidence(tmp_path: Path) -> None:

@@ -34,9 +34,10 @@ from calltape_schema.records import CallRecord
 __all__ = ["Choice", "SizedCalls", "chosen"]
 
 _MOST_SHOWN = 20
-# So much is remembered at most. Beyond it, every call counts as new: nothing is left out wrongly.
+# So much is remembered at most, and what one more call adds. Beyond it, every call counts as new:
+# nothing is left out wrongly. To look at a call takes a step for each number.
 _MAX_PATTERNS = 65_536
-_MAX_NUMBERS = 4_000_000
+_MAX_NUMBERS = 1_000_000
 _MAX_CONSTANTS = 256
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -149,14 +150,17 @@ class _Novelty:
             raised: the type of its exception, if it raised one.
             index: its place among the calls.
         """
+        if self._room <= 0:
+            return True
         flat = [size for shape in placed.row.shapes for size in shape] + list(placed.row.ints)
         kind = (placed.key.layout, placed.key.facts, self._constants_of(placed), raised)
         heads, pattern = _pattern_of(flat)
         key = (kind, pattern)
         span = self._patterns.get(key)
         if span is None:
-            if len(self._patterns) >= _MAX_PATTERNS or self._room < len(heads):
+            if len(self._patterns) >= _MAX_PATTERNS:
                 return True
+            self._room -= len(flat)
             span = self._patterns[key] = AffineSpan()
         values = [*flat, *(-size for size in flat)]
         known = self._extremes.get(kind) or [(value, index) for value in values]
