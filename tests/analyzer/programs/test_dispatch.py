@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.dispatch import CallOrigin, no_variant
 from calltape_analyzer.programs.notes import WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.rejections import OtherCall
+from calltape_analyzer.programs.torch_model import TorchModel
 from tests.analyzer.exported import call, taped
 from tests.analyzer.tapes import target_of, write_tape
 
@@ -133,6 +135,38 @@ def test_a_condition_says_that_it_is_of_the_trace(tmp_path: Path) -> None:
     )
     said = refusal(programs, torch.ones(20, 4))
     assert "x[0] is 20; the program takes at most 8 (a condition of its trace)" in said
+
+
+class _Failing(TorchModel):
+    """Writes to its input, and fails."""
+
+    error: Exception
+
+    def run(self, inputs: Any) -> list[Any]:
+        inputs["x"].zero_()
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_inputs"),
+    [(AssertionError("x"), True), (torch.OutOfMemoryError("CUDA out of memory"), False)],
+)
+def test_a_program_that_fails_spoils_nothing_for_the_next(
+    programs: Programs, error: Exception, is_of_inputs: bool
+) -> None:
+    first, second = copy(programs["main"]), programs["main"]
+    first.variant = copy(first.variant)
+    first.variant.name = "first"
+    first.model = _Failing(first.model.exported)
+    first.model.error = error
+    several = Programs([first, second], programs.sorter)
+    x = torch.ones(3, 4)
+    if is_of_inputs:
+        torch.testing.assert_close(several(x), torch.ones(3, 4) + 1)
+        torch.testing.assert_close(x, torch.ones(3, 4))
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            several(x)
 
 
 def test_of_many_reasons_the_nearest_is_told() -> None:

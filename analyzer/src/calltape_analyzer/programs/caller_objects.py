@@ -31,6 +31,7 @@ __all__ = [
     "in_own_objects",
     "kept_layouts",
     "memory_of",
+    "restore",
     "returned_arguments",
     "tensor_ids",
     "views_of",
@@ -92,6 +93,23 @@ def write_back(given: Sample, run: Sample) -> None:
     for own, copy in zip(given.tensors, run.tensors, strict=True):
         if own is not copy and _was_written(copy):
             with torch.no_grad():
+                own.copy_(copy)
+
+
+def restore(given: Sample, before: Sample) -> None:
+    """Takes back what a program wrote to the tensors that the caller gave.
+
+    Args:
+        given: the caller's.
+        before: copies of them, or the same, from before the run.
+    """
+    import torch
+
+    from calltape_analyzer.model.state import same
+
+    for own, copy in zip(given.tensors, before.tensors, strict=True):
+        if own is not copy and not same(copy, own):
+            with torch.inference_mode():
                 own.copy_(copy)
 
 

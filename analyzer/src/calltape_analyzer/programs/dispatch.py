@@ -14,6 +14,7 @@ from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.facts import Fact, Rejection
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.programs.caller_objects import restore
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.rejections import (
     LeftOut,
@@ -106,15 +107,19 @@ def serve(
 
     Raises:
         NoVariant: no program takes it; says why not.
+        Exception: what a program raises that is not about its inputs.
     """
     found, reasons = accepting_programs(programs, call, ignored)
     for program, own in taking_values(found, call, sample, reasons):
         own = own.cloned() if clone else own
+        may_spoil = not clone and len(found) > 1 and program.model.has_state
+        before = own.cloned() if may_spoil else own
         try:
             return program, program.outputs(own)
         except Exception as error:
-            if len(found) == 1 and not is_of_inputs(error):
+            if not is_of_inputs(error):
                 raise
+            restore(own, before)
             reasons[program.name] = RunFailed(failure_of(error))
     raise no_variant(
         "no program accepts these arguments", programs, call, reasons, missing, origin=origin
