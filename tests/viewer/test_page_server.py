@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from calltape_analyzer.cli import page_server
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer, variants_of
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_schema.errors import TapeError
@@ -55,6 +56,25 @@ def test_the_page_comes_with_its_policy(server: PageServer) -> None:
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert "python" not in answer.headers["Server"].lower()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(ZeroDivisionError, True), (BrokenPipeError, False), (TimeoutError, False)],
+)
+def test_only_a_browser_that_goes_away_is_no_error(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    error: type[Exception], is_told: bool,
+) -> None:  # fmt: skip
+    def fails(path: str) -> bytes:
+        raise error
+
+    monkeypatch.setattr(page_server, "variants_of", fails)
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        asked(server, f"{server.root}variants/0")
+    found = capsys.readouterr().err
+    assert (error.__name__ in found) is is_told
+    assert server.root not in found
 
 
 def test_the_list_has_names_without_folders(server: PageServer) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import sys
 from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -101,7 +102,9 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{self.host}{self.root}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes a connection is no error to tell."""
+        """A browser that closes a connection, or takes nothing any more, is no error to tell."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
