@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import closing
+from pathlib import Path
 
-from calltape_analyzer.minimising.checks import normalised
-from calltape_analyzer.minimising.search import fewest, smallest_number, without_most
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_analyzer.minimising.checks import Outcome, normalised
+from calltape_analyzer.minimising.search import Search, fewest, smallest_number, without_most
+from calltape_analyzer.writing.lineage import Numbering
+from tests.analyzer.tapes import write_tape
+
+
+@pytest.mark.parametrize("least", [0, 17, 40])
+def test_few_tapes_stay_on_disk_and_the_whole_one_does(tmp_path: Path, least: int) -> None:
+    """However many steps there are: each leaves out one call. Later, those of less than ``least``
+    calls do not fail any more."""
+    most, is_later = 0, False
+
+    class Counting:
+        name = "counting"
+
+        def run(self, path: str, seconds: float) -> Outcome:
+            nonlocal most
+            most = max(most, len(list((tmp_path / "tried").iterdir())))
+            with open_tape(path) as tape:
+                fails = len(tape) > (least if is_later else 0)
+            return Outcome("failed", ("same",)) if fails else Outcome("passed")
+
+    (tmp_path / "tried").mkdir()
+    whole = write_tape(tmp_path / "whole.tape", [((torch.zeros(n),), {}) for n in range(41)])
+    with open_tape(whole) as tape:
+        manifest = tape.manifest
+        search = Search(Counting(), tmp_path / "tried", manifest)
+        with closing(search):
+            search.begin(tape.calls, Numbering(manifest.tape))
+            while len(search.tape) > 1:
+                assert search.keeps("one less", list(search.tape.calls)[1:])
+            is_later = True
+            doubted = search.confirm()
+            assert len(search.tape) == (41 if least else 1)
+    assert (doubted > 0) is (least > 0)
+    assert most < 12
 
 
 @pytest.mark.parametrize("wanted", [{0}, {499}, {77}, {3, 480}, {10, 11, 300}])

@@ -32,6 +32,9 @@ __all__ = ["Search", "TimeUpError", "fewest", "smallest_number", "without_most"]
 _FIRST_SECONDS = 3600.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
+_MOST_KEPT = 8
+"""Tapes that failed and stay on disk until the end: the whole one, and the smallest ones, in case
+that these do not fail again."""
 _BY_HAND = "run it by hand on the tape, and see what it prints"
 
 
@@ -172,6 +175,8 @@ class Search:
         if is_kept:
             self.close()
             self._kept.append(path)
+            if len(self._kept) > _MOST_KEPT:
+                Path(self._kept.pop(1)).unlink()
         else:
             Path(path).unlink(missing_ok=True)
         return is_kept
@@ -188,7 +193,7 @@ class Search:
 
     def confirm(self) -> int:
         """Runs the check on the smallest tape once more; if it does not fail now, on the one
-        before, and so on.
+        before, and so on; at last on the whole one.
 
         Returns:
             How many tapes did not fail again.
