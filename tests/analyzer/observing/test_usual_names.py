@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,13 @@ def test_usual_names(where: Any, name: str | None) -> None:
         (("n", "", None), "n"),
         (("_x", ".é b", 1), "x___b_dim_1"),
         (("", "", None), "n"),
+        (("lambda", "", None), "nlambda"),
     ],
 )
 def test_own_names_are_identifiers(where: tuple[str, str, int | None], name: str) -> None:
     assert own_dimension_name(*where) == name
     assert name.isidentifier()
+    assert not keyword.iskeyword(name)
 
 
 def test_both_analyses_use_the_same_names(tmp_path: Path) -> None:

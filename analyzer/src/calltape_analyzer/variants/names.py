@@ -7,6 +7,7 @@ the name is made of the path of the first dimension (``x_dim_1``).
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -121,7 +122,8 @@ def own_dimension_name(argument: str, path: str, axis: int | None) -> str:
     """
     text = f"{argument}{path}" if axis is None else f"{argument}{path}_dim_{axis}"
     name = re.sub("[^0-9A-Za-z]", "_", text).strip("_")
-    return name if name[:1].isalpha() else f"n{name}"  # f(**{"1": x})
+    is_plain = name[:1].isalpha() and not keyword.iskeyword(name)
+    return name if is_plain else f"n{name}"  # f(**{"1": x, "lambda": 2})
 
 
 def name_symbols(variant: VariantFacts) -> None:
