@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.writing.output_file import OutputFile, TemporaryFolder, settle, write_file
+from calltape_analyzer.writing.output_file import (
+    OutputFile,
+    TemporaryFolder,
+    copy_tape,
+    settle,
+    write_file,
+)
 from calltape_schema.errors import TapeError
 from tests.recorder.processes import in_a_fork
 
@@ -40,6 +46,14 @@ def test_a_link_to_a_device_is_none_either(tmp_path: Path) -> None:
         write_file(tmp_path / "link", b"new", overwrite=True)
     assert caught.value.kind == "io"
     assert "new file" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for source in (tmp_path / "none", tmp_path):
+        with pytest.raises(TapeError, match="cannot read it") as caught:
+            copy_tape(str(source), tmp_path / "a.tape")
+        assert (caught.value.kind, caught.value.path) == ("io", str(source))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_is_replaced_if_asked(tmp_path: Path) -> None:

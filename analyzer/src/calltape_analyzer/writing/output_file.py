@@ -165,9 +165,9 @@ class OutputFile:
         """Writes the bytes of a file.
 
         Raises:
-            TapeError: ``io``.
+            TapeError: ``io`` for either file.
         """
-        with open(path, "rb") as file:
+        with _as_tape_errors(os.fspath(path), "read"), open(path, "rb") as file:
             while part := file.read(_BUFFER):
                 self.append([part])
 
@@ -357,14 +357,14 @@ def create_file(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _as_tape_errors(path: str) -> Iterator[None]:
+def _as_tape_errors(path: str, verb: str = "write") -> Iterator[None]:
     """Turns errors of the system into TapeError."""
     try:
         yield
     except FileExistsError:
         raise TapeError("exists", "it is there already", path=path) from None
     except OSError as error:
-        reason = f"cannot write it: {error.strerror or type(error).__name__}"
+        reason = f"cannot {verb} it: {error.strerror or type(error).__name__}"
         advice = _ADVICE_OF_URL if _LOOKS_LIKE_URL.match(path) else None
         raise TapeError("io", reason, path=path, advice=advice) from None
 
