@@ -110,6 +110,14 @@ def test_a_sample_has_what_is_rare() -> None:
     assert rows.sample(5000) == list(range(5000))
 
 
+def test_the_most_common_sizes_of_rows_that_came_in_any_order() -> None:
+    once = (SizeRow(((7, 3),), (1,)), 3, b"a", 8)
+    twice = [(SizeRow(((5, 3),), (n,)), 2, b"a", number) for n, number in ((2, 9), (3, 1))]
+    rows = rows_of([once, *twice])
+    (at,) = rows.most_common()
+    assert rows.row(at) == twice[1][0]
+
+
 def test_memory_follows_what_varies() -> None:
     # 64 tensors of rank 4, as a cache of 32 layers has them, and three sizes that vary.
     rows, numbers = SizeTable(), list(range(3000))

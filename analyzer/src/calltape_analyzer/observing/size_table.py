@@ -431,6 +431,7 @@ class SizeTable:
 
     def most_common(self) -> list[int]:
         """The combinations of shapes that most calls had, each by the number of its first row."""
+        self._put_in_order()
         columns = self.columns
         varying = [
             line.values
