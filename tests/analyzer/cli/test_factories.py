@@ -61,5 +61,12 @@ def test_a_module_that_cannot_be_imported_is_there(module: str) -> None:
         imported("breaking:seq")
 
 
+def test_debugging_shows_the_error_itself(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLTAPE_DEBUG", "1")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        imported("breaking:seq")
+    assert caught.value.__cause__ is None
+
+
 def test_a_name_that_means_something(module: str) -> None:
     assert imported("made_models:Zoo.llama").__name__ == "llama"

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -222,7 +222,7 @@ def model_of(name: str) -> torch.nn.Module:
         try:
             made = made()
         except (Exception, SystemExit) as error:
-            raise _failed(f"{name}() failed", error) from error
+            _fail(f"{name}() failed", error)
     if not isinstance(made, torch.nn.Module):
         what = f"{type(made).__module__}.{type(made).__qualname__}"
         raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
@@ -259,7 +259,7 @@ def imported(name: str) -> Any:
                 reason = f"{module} is the name of a file, and not of a module"
                 advice = f"write {module.removesuffix('.py')}:{attribute}"
             raise UsageError(reason, advice=advice) from error
-        raise _failed(f"{name} cannot be imported", error) from error
+        _fail(f"{name} cannot be imported", error)
     if not parts:
         return found
     # The functions and classes that are there.
@@ -273,13 +273,13 @@ def imported(name: str) -> Any:
     raise UsageError(f"{module} has no {attribute}", advice=f"name one that is there{such}")
 
 
-def _failed(what: str, error: BaseException) -> BaseException:
+def _fail(what: str, error: BaseException) -> NoReturn:
     if os.environ.get("CALLTAPE_DEBUG"):
-        return error
+        raise error
     text = " ".join(str(error).split())
-    return UsageError(
+    raise UsageError(
         f"{what}: {type(error).__name__}: {text}", advice="CALLTAPE_DEBUG=1 shows the traceback"
-    )
+    ) from error
 
 
 def expect_factory(name: str, what: str = "factory") -> None:
