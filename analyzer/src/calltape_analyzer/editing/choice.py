@@ -274,11 +274,10 @@ def _spelled(
     """Columns by their names, ``x[1]``, and by the same from the end: ``x[-1]``."""
     found: dict[str, Column] = {}
     for column in columns:
-        name = layout.column_name(column)
-        found[name] = column
+        found[layout.column_name(column)] = column
         if column.axis is not None:
-            stem = name.rpartition("[")[0]
-            found[f"{stem}[{column.axis - ranks[column.index]}]"] = column
+            from_end = column.axis - ranks[column.index]
+            found[f"{layout.path(column)}[{from_end}]"] = column
     return found
 
 

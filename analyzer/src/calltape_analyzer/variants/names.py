@@ -159,8 +159,20 @@ def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
 
 _WITH, _WITHOUT = "decode", "prefill"
 _MAX_PHRASES = 32
-_SHARED = "shared "
-"""Begins the key of a feature whose rest says the opposite."""
+
+
+class _Key(NamedTuple):
+    """What tells variants apart: something of an argument or of a value in it.
+
+    Attributes:
+        kind: what it is, such as ``dtype``.
+        of: the path. Of arguments that share memory, the words for those that do not.
+        number: among those of this kind in one argument.
+    """
+
+    kind: str
+    of: str = ""
+    number: int = 0
 
 
 class _Phrase(NamedTuple):
@@ -170,7 +182,7 @@ class _Phrase(NamedTuple):
     is_public: bool = True
 
 
-_Features = Mapping[str, _Phrase]
+_Features = Mapping[_Key, _Phrase]
 
 
 def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> None:
@@ -185,45 +197,45 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
         own = phrases.of(found)
         name = printable(", ".join(phrase.text for phrase in own)) or "main"
         context = variant.group.layout.context
-        separating = [found["context"]] if context.met or context.asked else []
-        separating += [found["default dtype"]] if context.dtype != FLOAT else []
+        separating = [found[_Key("context")]] if context.met or context.asked else []
+        separating += [found[_Key("default dtype")]] if context.dtype != FLOAT else []
         variant.names_context = all(phrase in own for phrase in separating)
         is_public = all(phrase.is_public for phrase in own)
         variant.name = taken.add(name)
         variant.public_name = told.add(name if is_public else f"variant {number}")
 
 
-def _absent(features: Sequence[_Features], signature: Signature) -> dict[str, _Phrase]:
+def _absent(features: Sequence[_Features], signature: Signature) -> dict[_Key, _Phrase]:
     """The phrase for calls that leave an argument out: its default, or ``no`` and its name. And the
     one for calls whose arguments share no memory."""
     defaults = {p.name: p.default for p in signature.parameters if p.has_default}
-    found: dict[str, _Phrase] = {}
-    for key in dict.fromkeys(key for own in features for key in own if key.startswith("has ")):
-        name = key.removeprefix("has ")
+    found: dict[_Key, _Phrase] = {}
+    for key in dict.fromkeys(key for own in features for key in own if key.kind == "has"):
+        name = key.of
         default = defaults.get(name)
         scalar = isinstance(default, bool | int | float | str)
         text = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
         is_value = scalar and not isinstance(default, bool)
         found[key] = _Phrase(text, is_public(name) and not is_value)
     for key, phrase in (item for own in features for item in own.items()):
-        if key.startswith(_SHARED):
-            found[key] = phrase._replace(text=key.removeprefix(_SHARED))
+        if key.kind == "shared":
+            found[key] = phrase._replace(text=key.of)
     return found
 
 
-def _distinguishing(features: Sequence[_Features], absent: Mapping[str, _Phrase]) -> dict[str, int]:
+def _distinguishing(features: Sequence[_Features], absent: _Features) -> dict[_Key, int]:
     """The features that tell variants apart which were equal in all features before, with their
     order. Looks at the features of each variant only, because the features of all others would be
     quadratic work."""
     own = features[0] if features else {}
-    having: dict[str, list[int]] = {key: [] for key in (*own, *absent)}
+    having: dict[_Key, list[int]] = {key: [] for key in (*own, *absent)}
     for number, found in enumerate(features):
         for key, value in found.items():
             if value != absent.get(key):
                 having.setdefault(key, []).append(number)
     part = [0] * len(features)
     sizes = Counter(part)
-    chosen: dict[str, int] = {}
+    chosen: dict[_Key, int] = {}
     for key, numbers in having.items():
         moved: dict[tuple[int, _Phrase], list[int]] = {}
         for number in numbers:
@@ -250,7 +262,7 @@ class _Phrases:
     many more there are: names do not grow with the features of other variants.
     """
 
-    def __init__(self, chosen: Mapping[str, int], absent: Mapping[str, _Phrase]) -> None:
+    def __init__(self, chosen: Mapping[_Key, int], absent: _Features) -> None:
         self._chosen = chosen
         self._absent = absent
         self._optional = [key for key in chosen if key in absent]
@@ -268,46 +280,46 @@ class _Phrases:
         return list(dict.fromkeys(one for _, one in sorted(own + rest)))
 
 
-def _features(variant: VariantFacts) -> dict[str, _Phrase]:
+def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
     """All features of a variant as phrases, the most informative first."""
     layout = variant.group.layout
-    found: dict[str, _Phrase] = {}
+    found: dict[_Key, _Phrase] = {}
     states = {name for name, node in layout.nodes.items() if is_cache_argument(name, node)}
     tensors = Counter(place.argument for place in layout.tensors)
     filled = any(place.argument in states and not place.private for place in layout.tensors)
     phase = "merged" if variant.completions else _WITH if filled else _WITHOUT
-    found["phase"] = _Phrase(phase)
-    found["context"] = _Phrase(layout.context.autocast_in_words())
-    found["default dtype"] = _Phrase(layout.context.dtype_in_words())
+    found[_Key("phase")] = _Phrase(phase)
+    found[_Key("context")] = _Phrase(layout.context.autocast_in_words())
+    found[_Key("default dtype")] = _Phrase(layout.context.dtype_in_words())
     if variant.conditions:
-        found["condition"] = _conditions(variant)
+        found[_Key("condition")] = _conditions(variant)
     constants = _constants(variant)
     for name in layout.arguments:
         if name not in states:
             is_tensor = name in tensors
-            own = constants.get(f"bool {name} 0") or constants.get(f"constant {name}")
+            own = constants.get(_Key("bool", name)) or constants.get(_Key("constant", name))
             present = _Phrase(f"{name} present", is_public(name))
-            found[f"has {name}"] = present if is_tensor or not own else own
+            found[_Key("has", name)] = present if is_tensor or not own else own
     found |= constants
     for place in layout.tensors:
         if place.path and place.argument not in states:
-            found[f"has {place}"] = _Phrase(f"{place} present", is_public(str(place)))
+            found[_Key("has", str(place))] = _Phrase(f"{place} present", is_public(str(place)))
     for place, facts in zip(layout.tensors, variant.group.facts, strict=True):
+        path, told = str(place), is_public(str(place))
         if place.argument not in states:
-            told = is_public(str(place))
-            found[f"dtype {place}"] = _Phrase(f"{place} {facts.dtype}", told)
-            found[f"rank {place}"] = _Phrase(f"{place} of rank {facts.rank}", told)
+            found[_Key("dtype", path)] = _Phrase(f"{path} {facts.dtype}", told)
+            found[_Key("rank", path)] = _Phrase(f"{path} of rank {facts.rank}", told)
         if facts.memory:
-            told = is_public(str(place))
-            found[f"memory {place}"] = _Phrase(f"{place} {facts.memory}", told)
+            found[_Key("memory", path)] = _Phrase(f"{path} {facts.memory}", told)
     for pair in variant.group.key.shared:
         text = pair.text(layout.tensors)
         both = layout.tensors[pair.one], layout.tensors[pair.other]
         apart = pair.text(layout.tensors, negated=True)
-        found[f"{_SHARED}{apart}"] = _Phrase(text, all(is_public(str(place)) for place in both))
+        told = all(is_public(str(place)) for place in both)
+        found[_Key("shared", apart)] = _Phrase(text, told)
     for name in layout.arguments:
         text = f"{counted(tensors[name], 'tensor')} in {name}"
-        found[f"tensors {name}"] = _Phrase(text, is_public(name))
+        found[_Key("tensors", name)] = _Phrase(text, is_public(name))
     return found
 
 
@@ -326,31 +338,34 @@ def _conditions(variant: VariantFacts) -> _Phrase:
     return _Phrase(", ".join(one.text(layout) for one in variant.conditions), all(told))
 
 
-def _constants(variant: VariantFacts) -> dict[str, _Phrase]:
+def _constants(variant: VariantFacts) -> dict[_Key, _Phrase]:
     layout = variant.group.layout
-    found: dict[str, _Phrase] = {}
-    counts: dict[str, int] = {}
-    named: dict[str, int] = {}
+    found: dict[_Key, _Phrase] = {}
+    counts: Counter[_Key] = Counter()
+
+    def add(kind: str, name: str, phrase: _Phrase) -> None:
+        key = _Key(kind, name)
+        found[key._replace(number=counts[key])] = phrase
+        counts[key] += 1
+
     every = ((name, node) for name, root in layout.nodes.items() for node in walk(root))
     for name, node in every:
         told = is_public(name)
         if isinstance(node, EnumNode) or (isinstance(node, ConstantNode) and node.kind != "device"):
-            at = named[name] = named.get(name, -1) + 1
             told = told and isinstance(node, ConstantNode) and is_name(node.name)
-            found[f"named {name} {at}"] = _Phrase(f"{name}={node.name}", told)
+            add("named", name, _Phrase(f"{name}={node.name}", told))
         if isinstance(node, BoolNode):
-            at = counts[name] = counts.get(name, -1) + 1
             is_top = layout.nodes[name] is node
             text = f"{name}={node.value}" if is_top else f"flags in {name}"
-            found[f"bool {name} {at}"] = _Phrase(text, told)
+            add("bool", name, _Phrase(text, told))
     for place, value in variant.group.fixed():
         shown = shown_constant(value)
         is_long = isinstance(value, (str, bytes)) and len(value) > len(shown)
         is_whole = not is_long and repr(value) == shown
         text = f"{place}{'=' if is_whole else ' a '}{shown}"
-        found[f"constant {place}"] = _Phrase(text, is_public=False)
+        found[_Key("constant", str(place))] = _Phrase(text, is_public=False)
     for column, path in zip(layout.int_columns, layout.ints, strict=True):
         if not variant.dimensions[column].dynamic and path.owner is None:
             text = f"{path}={shown_value(variant.rows.value(0, column))}"
-            found[f"int {path}"] = _Phrase(text, is_public=False)
+            found[_Key("int", str(path))] = _Phrase(text, is_public=False)
     return found
