@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 
-from calltape_analyzer.observing.distinctions import LEFT_OUT, is_public, public_path
-from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.layout import LEFT_OUT, ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text
@@ -137,15 +137,16 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
     document.heading(f"Variant {number}")
     found = variant.findings
     rows = [("name", variant.public_name), ("calls", f"{found.calls:,}")]
-    layout = variant.facts.group.layout
+    group = variant.facts.group
+    layout = group.layout
     rows += [("where", public_condition(one, layout)) for one in variant.facts.conditions]
     document.table("facts", ("", ""), rows)
     # The name of a symbol is made of the path of its first column.
     names = {
-        s.name: public_name(s.name) if is_public(str(layout.path(s.columns[0]))) else LEFT_OUT
+        s.name: public_name(s.name) if layout.path(s.columns[0]).is_public else LEFT_OUT
         for s in variant.facts.symbols
     }
-    document.table("arguments", ("argument", "dtype", "shape"), _arguments(found, names))
+    document.table("arguments", ("argument", "dtype", "shape"), _arguments(found, group, names))
     sizes = [
         (names[s.name], f"{s.min}..{s.max}", f"{s.distinct}")
         for s, own in zip(found.symbols, variant.facts.symbols, strict=True)
@@ -154,20 +155,22 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
     document.table("symbols", ("symbol", "sizes", "distinct"), sizes)
 
 
-def _arguments(found: VariantFindings, names: Mapping[str, str]) -> Iterator[Sequence[str]]:
+def _arguments(
+    found: VariantFindings, group: Group, names: Mapping[str, str]
+) -> Iterator[Sequence[str]]:
     places: list[tuple[str, tuple[str, str]]] = []
-    for one in found.tensors:
+    for path, one in zip(group.layout.tensors, found.tensors, strict=True):
         sizes = (names[d.symbol] if d.symbol else str(d.min) for d in one.dimensions)
         shape = f"[{', '.join(sizes)}]"
-        places.append((public_path(f"{one.argument}{one.path}"), (one.dtype, shape)))
+        places.append((path.public, (one.dtype, shape)))
     for name, look in alike(places):
         yield name, *look
-    for given in found.ints:
-        yield public_path(given.name), "int", "dynamic" if given.dynamic else "constant"
-    for place, constant in found.constants.items():
-        yield public_path(place), type(constant).__name__, "constant"
-    for place, kind in found.varying.items():
-        yield public_path(place), kind, "varies"
+    for path, given in zip(group.layout.ints, found.ints, strict=True):
+        yield path.public, "int", "dynamic" if given.dynamic else "constant"
+    for path, constant in group.fixed():
+        yield path.public, type(constant).__name__, "constant"
+    for path in group.varying:
+        yield path.public, path.kind, "varies"
 
 
 @functools.cache  # folders and files are read
@@ -197,8 +200,8 @@ def public_condition(one: Condition, layout: ArgumentLayout) -> str:
     if not isinstance(one, Fixed):
         return one.text(layout) if isinstance(one, CounterIs) else LEFT_OUT
     value = LEFT_OUT if one.column.is_int else str(one.value)
-    path = str(layout.path(one.column))
-    place = layout.column_name(one.column) if is_public(path) else public_path(path)
+    path = layout.path(one.column)
+    place = layout.column_name(one.column) if path.is_public else path.public
     return f"{place} {one.sign} {value}"
 
 

@@ -119,7 +119,7 @@ def test_a_key_is_never_taken_for_an_axis_or_a_name(tmp_path: Path) -> None:
 def test_conditions_keep_sizes_and_no_values(key: str, condition: Any, shown: str) -> None:
     layout = ArgumentLayout(
         keys=(), nodes={}, positional=0,
-        tensors=(LeafPath("x", f".{key}", "tensor", 0),),
+        tensors=(LeafPath("x", f".{key}", "tensor", 0, is_public=key == "x"),),
         scalars=(LeafPath("x", f".{key}", "int", 0),),
     )  # fmt: skip
     assert public_condition(condition, layout) == shown

@@ -11,7 +11,6 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.markdown import tape_summary
-from calltape_analyzer.observing.distinctions import public_path
 from tests.analyzer.tapes import Recorded, write_tape
 
 PHONE = 55512345
@@ -42,6 +41,8 @@ PRIVATE: dict[str, list[dict[str, Any]]] = {
     "enums": [{"more": Mode.QUOKKA}, {"more": Mode.OTHER}],
     "keys that are numbers": [{"users": {PHONE: t(2)}}, {"users": {PHONE + 1: t(2)}}],
     "keys that are texts": [{"users": {NAMED: t(2)}}, {"users": {"a": t(2)}}],
+    "keys with dots": [{"users": {"555.123.45": t(2)}}, {"users": {"a": t(2)}}],
+    "keywords with dots": [{"555.123.45": t(2)}, {}],
     "keys of digits": [{"users": {str(PHONE): t(2)}}, {"users": {"a": t(2)}}],
     "keywords": [{NAMED: t(2)}, {}],
     "bytes": [{"more": b"quokka"}, {"more": b"x"}],
@@ -78,7 +79,7 @@ def test_what_was_passed_is_in_no_public_text(tmp_path: Path, what: str) -> None
     assert len(set(public)) == len(public)
     assert any(name.startswith("variant ") for name in public)
     for text in texts:
-        for secret in ("quokka", "QUOKKA", "555123", "example"):
+        for secret in ("quokka", "QUOKKA", "555123", "555.123", "example"):
             assert secret not in text, (secret, text)
 
 
@@ -102,15 +103,24 @@ def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "shown"),
+    ("argument", "shown"),
     [
-        ("users.55512345", "users.?"), ("users.-5", "users.?"), ("users.4711", "users.?"),
-        ("users.1025", "users.?"), ("users.1024", "users.1024"), ("users.0", "users.0"),
-        ("users.007", "users.?"), ("55512345", "?"), ("users.1.2.keys", "users.1.2.keys"),
-        ("users.٣", "users.?"), ("users.1e9", "users.?"), ("users.5.5512345.x", "users.?"),
-        ("users.größe", "users.größe"), ("users.größe12345", "users.?"),
-        ("users.k[0]", "users.?"), ("users.k[55512345]", "users.?"),
+        ({"users": {str(PHONE): 0}}, "users.?"), ({"users": {PHONE: 0}}, "users.?"),
+        ({"users": {-5: 0}}, "users.?"), ({"users": {1025: 0}}, "users.?"),
+        ({"users": {1024: 0}}, "users.1024"), ({"users": [0]}, "users.0"),
+        ({"users": {"007": 0}}, "users.?"), ({"users": {"٣": 0}}, "users.?"),
+        ({"users": {"1e9": 0}}, "users.?"), ({"users": {"k[0]": 0}}, "users.?"),
+        ({"users": {5: {PHONE: {"x": 0}}}}, "users.?"),
+        ({"users": [0, [0, {"keys": 0}]]}, "users.1.1.keys"),
+        ({"users": {"192.168.0.17": 0}}, "users.?"), ({"users": {"a.b": 0}}, "users.a.b"),
+        ({"555.123.45": 0}, "?"), ({"5.5": [0]}, "?"), ({str(PHONE): 0}, "?"),
+        ({"a.192.168.0.17": 0}, "?"), ({"1025": 0}, "?"), ({"users": {"größe": 0}}, "users.größe"),
+        ({"users": {"größe12345": 0}}, "users.?"),
     ],
 )  # fmt: skip
-def test_keys_in_paths(path: str, shown: str) -> None:
-    assert public_path(path) == shown
+def test_keys_in_paths(tmp_path: Path, argument: dict[str, Any], shown: str) -> None:
+    given = torch.utils._pytree.tree_map(lambda _: t(2), argument)
+    calls = [Recorded((t(2),), given)]
+    with open_tape(write_tape(tmp_path / "t.tape", calls, target=Model())) as tape:
+        assert tape.variants()[0].facts.group.layout.tensors[-1].public == shown
+        assert f"| `{shown}` | `float32` | `[2]` |" in tape_summary(tape)

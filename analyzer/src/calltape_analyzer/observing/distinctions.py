@@ -4,8 +4,7 @@ differs from the calls of a group: ``n is 2.5, not an int``.
 Unlike sizes and ints, these values never vary within a variant (rules 2 and 8 of
 docs/decisions/export-strategies.md). Only texts and floats that are no switches do
 (docs/decisions/variants-and-shapes.md). They are shown as all constants are: of a text that may be
-private only the length. A path may be told in public without what may have been passed: keys of
-dicts that do not look like names, such as the number of a customer.
+private only the length.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from calltape_analyzer.observing.observations import shown_constant, typed_const
 from calltape_analyzer.pytree.nodes import named_children
 from calltape_analyzer.pytree.placeholder import withheld_words
 from calltape_analyzer.text import counted, named
-from calltape_schema.privacy import is_name, is_position
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -37,39 +35,11 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
-    "LEFT_OUT",
     "FixedValue",
     "difference_of",
     "fixed_values",
-    "is_public",
-    "public_path",
     "structure_values",
 ]
-
-
-LEFT_OUT = "?"
-"""Stands for what is not told."""
-
-
-def public_path(path: str) -> str:
-    """A path such as ``x.layers.*.keys``. If a key in it does not look like a name, it ends at its
-    argument. A number may be a position in a list, or the key of a dict: it is told if it is as
-    small as the recorder's rule wants it for a key."""
-    first, *rest = path.split(".")
-    if not _is_step(first):
-        return LEFT_OUT
-    return path if all(map(_is_step, rest)) else f"{first}.{LEFT_OUT}"
-
-
-def is_public(path: str) -> bool:
-    """Whether all of a path may be told."""
-    return public_path(path) == path
-
-
-def _is_step(step: str) -> bool:
-    if is_name(step) and is_position(step):
-        return str(int(step)) == step and is_name(int(step))
-    return step == "*" or is_name(step)
 
 
 _WILDCARDS = frozenset("*?[")

@@ -21,7 +21,7 @@ from calltape_analyzer.observing.size_table import Column, columns_of
 from calltape_analyzer.pytree.nodes import named_children, nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
 from calltape_analyzer.reading.calls import Calls
-from calltape_schema.privacy import KeySets
+from calltape_schema.privacy import KeySets, is_name, is_position
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -40,12 +40,14 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
+    "LEFT_OUT",
     "OTHER_KEYS",
     "ArgumentLayout",
     "LeafPath",
     "Renamed",
     "counter_key_of",
     "data_keys_of",
+    "is_public",
     "laid_out",
     "layout_of_inputs",
     "turned_around",
@@ -102,6 +104,19 @@ def _dicts(node: Node, place: str) -> Iterator[tuple[str, Sequence[Hashable]]]:
         yield from _dicts(child, f"{place}.{label!s}")
 
 
+LEFT_OUT = "?"
+"""Stands for what is not told."""
+
+
+def is_public(name: str) -> bool:
+    """Whether the name of an argument, or a key in it, may be told: it looks like one from code, by
+    the recorder's rule. A number may be a position in a list, or the key of a dict: it is told if
+    it is as small as that rule wants it for a key."""
+    if is_name(name) and is_position(name):
+        return str(int(name)) == name and is_name(int(name))
+    return name == OTHER_KEYS or is_name(name)
+
+
 Renamed = Callable[[str], str]
 """From the name of a class on the tape to its name in this process."""
 
@@ -116,6 +131,8 @@ class LeafPath(NamedTuple):
         number: among the leaves or the scalars of the call that was laid out.
         private: whether it is an attribute whose name starts with an underscore.
         owner: the class of the object of which it is an attribute.
+        is_public: whether the path says nothing of what may have been passed. Keys of dicts do
+            that do not look like names, such as the number of a customer.
     """
 
     argument: str
@@ -124,9 +141,17 @@ class LeafPath(NamedTuple):
     number: int
     private: bool = False
     owner: str | None = None
+    is_public: bool = False
 
     def __str__(self) -> str:
         return f"{self.argument}{self.path}"
+
+    @property
+    def public(self) -> str:
+        """The path as far as it may be told."""
+        if self.is_public:
+            return str(self)
+        return f"{self.argument}.{LEFT_OUT}" if is_public(self.argument) else LEFT_OUT
 
     @property
     def input_name(self) -> str:
@@ -352,7 +377,7 @@ def laid_out(
     keys: list[tuple[str, Hashable]] = []
     made: dict[str, Node] = {}
     for name, node in nodes.items():
-        walk.argument = name
+        walk.argument, walk.is_public = name, is_public(name)
         made[name], key = walk.visit(node, "")
         keys.append((name, key))
     keys += context.key
@@ -388,6 +413,7 @@ class _Walk:
     data_keys: DataKeys = dict
     ordered: frozenset[str] = frozenset()
     argument: str = ""
+    is_public: bool = True
     tensors: list[LeafPath] = field(default_factory=list)
     scalars: list[LeafPath] = field(default_factory=list)
     unordered: list[str] = field(default_factory=list)
@@ -397,11 +423,13 @@ class _Walk:
     ) -> tuple[Node, Hashable]:
         if isinstance(node, TensorNode):
             kind: Any = "tensor" if node.kind == "tensor" else "array"
-            self.tensors.append(LeafPath(self.argument, path, kind, node.leaf, private, owner))
+            where = LeafPath(self.argument, path, kind, node.leaf, private, owner, self.is_public)
+            self.tensors.append(where)
             return node.model_copy(update={"leaf": len(self.tensors) - 1}), kind
         if isinstance(node, ScalarNode):
-            place = LeafPath(self.argument, path, node.kind, node.scalar, private, owner)
-            self.scalars.append(place)
+            kind, number = node.kind, node.scalar
+            where = LeafPath(self.argument, path, kind, number, private, owner, self.is_public)
+            self.scalars.append(where)
             name = self.renamed(node.type) if node.type else None
             made = node.model_copy(update={"scalar": len(self.scalars) - 1, "type": name})
             return made, node.kind
@@ -415,6 +443,13 @@ class _Walk:
             # The length of a text that is not on the tape is neither a constant nor a scalar.
             return node.model_copy(update={"length": None}), _constant_key(node, self.renamed)
         return node, _constant_key(node, self.renamed)
+
+    def _below(self, child: Node, path: str, label: Any, **how: Any) -> tuple[Node, Hashable]:
+        outer = self.is_public
+        self.is_public = outer and is_public(str(label))
+        found = self.visit(child, f"{path}.{label!s}", **how)
+        self.is_public = outer
+        return found
 
     def _container(self, node: Any, path: str) -> tuple[Node, Hashable]:
         name = self.renamed(node.type) if node.type else None
@@ -450,8 +485,7 @@ class _Walk:
         self, children: Sequence[Node], path: str, labels: Iterable[Any]
     ) -> tuple[tuple[Node, ...], Hashable]:
         found = [
-            self.visit(child, f"{path}.{label!s}")
-            for label, child in zip(labels, children, strict=True)
+            self._below(child, path, label) for label, child in zip(labels, children, strict=True)
         ]
         return tuple(node for node, _ in found), tuple(key for _, key in found)
 
@@ -466,7 +500,7 @@ class _Walk:
             pairs.sort(key=lambda pair: repr(pair[0]))
         for label, child in pairs:
             private = node.kind == "object" and label.startswith("_")
-            nodes[label], key = self.visit(child, f"{path}.{label}", private=private, owner=name)
+            nodes[label], key = self._below(child, path, label, private=private, owner=name)
             # Private flags of a library (transformers' _is_user_defined) have no meaning for a
             # program.
             if not (private and not children_of(child) and not isinstance(child, TensorNode)):

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from calltape_analyzer.observing.contexts import FLOAT
-from calltape_analyzer.observing.distinctions import is_public
+from calltape_analyzer.observing.layout import is_public
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.caches import is_cache_argument
@@ -168,11 +168,13 @@ class _Key(NamedTuple):
         kind: what it is, such as ``dtype``.
         of: the path. Of arguments that share memory, the words for those that do not.
         number: among those of this kind in one argument.
+        is_public: of ``has``, whether the path says nothing of what was passed.
     """
 
     kind: str
     of: str = ""
     number: int = 0
+    is_public: bool = True
 
 
 class _Phrase(NamedTuple):
@@ -216,7 +218,7 @@ def _absent(features: Sequence[_Features], signature: Signature) -> dict[_Key, _
         scalar = isinstance(default, bool | int | float | str)
         text = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
         is_value = scalar and not isinstance(default, bool)
-        found[key] = _Phrase(text, is_public(name) and not is_value)
+        found[key] = _Phrase(text, key.is_public and not is_value)
     for key, phrase in (item for own in features for item in own.items()):
         if key.kind == "shared":
             found[key] = phrase._replace(text=key.of)
@@ -298,14 +300,16 @@ def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
         if name not in states:
             is_tensor = name in tensors
             own = constants.get(_Key("bool", name)) or constants.get(_Key("constant", name))
-            present = _Phrase(f"{name} present", is_public(name))
-            found[_Key("has", name)] = present if is_tensor or not own else own
+            told = is_public(name)
+            present = _Phrase(f"{name} present", told)
+            found[_Key("has", name, is_public=told)] = present if is_tensor or not own else own
     found |= constants
     for place in layout.tensors:
         if place.path and place.argument not in states:
-            found[_Key("has", str(place))] = _Phrase(f"{place} present", is_public(str(place)))
+            key = _Key("has", str(place), is_public=place.is_public)
+            found[key] = _Phrase(f"{place} present", place.is_public)
     for place, facts in zip(layout.tensors, variant.group.facts, strict=True):
-        path, told = str(place), is_public(str(place))
+        path, told = str(place), place.is_public
         if place.argument not in states:
             found[_Key("dtype", path)] = _Phrase(f"{path} {facts.dtype}", told)
             found[_Key("rank", path)] = _Phrase(f"{path} of rank {facts.rank}", told)
@@ -315,7 +319,7 @@ def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
         text = pair.text(layout.tensors)
         both = layout.tensors[pair.one], layout.tensors[pair.other]
         apart = pair.text(layout.tensors, negated=True)
-        told = all(is_public(str(place)) for place in both)
+        told = all(place.is_public for place in both)
         found[_Key("shared", apart)] = _Phrase(text, told)
     for name in layout.arguments:
         text = f"{counted(tensors[name], 'tensor')} in {name}"
@@ -328,11 +332,7 @@ def _conditions(variant: VariantFacts) -> _Phrase:
     layout = variant.group.layout
     told = [
         isinstance(one, CounterIs)
-        or (
-            isinstance(one, Fixed)
-            and not one.column.is_int
-            and is_public(str(layout.path(one.column)))
-        )
+        or (isinstance(one, Fixed) and not one.column.is_int and layout.path(one.column).is_public)
         for one in variant.conditions
     ]
     return _Phrase(", ".join(one.text(layout) for one in variant.conditions), all(told))
