@@ -21,7 +21,7 @@ __all__ = ["cause_of", "place_in_the_model"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
-_CALLING = str(Path(__file__).parent / "strategies" / "tracing.py")
+_CALLING = str(Path(__file__).with_name("tracing.py"))
 # What stands in the model's line tells what to do.
 _WAYS_OUT = (
     (Advice.PAD, re.compile(r"pack_padded_sequence|pad_packed_sequence")),
