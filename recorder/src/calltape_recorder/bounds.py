@@ -51,10 +51,6 @@ MAX_TYPE_NAME_CHARACTERS = 512
 """The name of a class: it stands at each node."""
 MAX_CHUNKS = 256
 """Chunks that a stream yields: a structure is remembered for each length of their list."""
-MAX_ERROR_CHARACTERS = 64 * 1024
-"""The message of an exception: some print a whole tensor."""
-MAX_UNHELD_ERROR_CHARACTERS = 500
-"""A message that found no room in the queue."""
 MAX_CLASSES = 10_000
 """Classes that are known by now: each is kept alive, and a host may make new ones forever."""
 MAX_SEARCHED = 2000

@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calltape_recorder.bounds import (
-    MAX_ERROR_CHARACTERS,
-    MAX_UNHELD_ERROR_CHARACTERS,
-    QUEUED_CALL_BYTES,
-)
+from calltape_recorder.bounds import QUEUED_CALL_BYTES
 from calltape_recorder.capture.contexts import (
     Traced,
     dispatch_modes,
@@ -44,6 +40,7 @@ from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
+from calltape_schema.records import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 
 _MEASURED = 17  # of so many calls that are not recorded, one is measured: a prime, for any rhythm
 

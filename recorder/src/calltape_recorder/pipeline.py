@@ -24,6 +24,7 @@ from calltape_recorder.keep.policies import (
     CallView,
     Every,
     Rate,
+    settled,
     start_over,
 )
 from calltape_recorder.options import Options
@@ -186,8 +187,7 @@ class Pipeline:
         predicate passes through; no lock is held while the predicate runs."""
         if self._is_evidence_lost:
             self._start_over()
-        verdict = self._decider(view.number, view)
-        return verdict if isinstance(verdict, int) else verdict()
+        return settled(self._decider(view.number, view))
 
     def evidence_lost(self) -> None:
         """Notes that a kept call will not be on the tape, or that its file is gone. Policies must

@@ -419,6 +419,12 @@ class BlobFacts(Record):
         return self.algorithm == 0 and self.codec in (STORED, ZLIB)
 
 
+MAX_ERROR_CHARACTERS = 64 * 1024
+"""The calltape recorder cuts the message of an exception to this: some print a whole tensor."""
+MAX_UNHELD_ERROR_CHARACTERS = 500
+"""It cuts a message to this that finds no room in its queue."""
+
+
 class ModelError(Record):
     """An exception that the recorded call raised."""
 

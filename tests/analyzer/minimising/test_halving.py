@@ -38,8 +38,10 @@ def test_few_tapes_stay_on_disk_and_the_whole_one_does(tmp_path: Path, least: in
         search = Search(Counting(), tmp_path / "tried", manifest)
         with closing(search):
             search.begin(tape.calls, Numbering(manifest.tape))
-            while len(search.tape) > 1:
-                assert search.keeps("one less", list(search.tape.calls)[1:])
+            with search.opened() as base:
+                while len(search.tape) > 1:
+                    assert search.keeps("one less", list(search.tape.calls)[1:])
+                assert Path(*base.paths).exists()
             is_later = True
             doubted = search.confirm()
             assert len(search.tape) == (41 if least else 1)

@@ -8,11 +8,12 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from calltape_analyzer import ExportError, export, load_programs, open_tape, replay
-from calltape_analyzer.model.state import unchanged
+from calltape_analyzer.model.state import apart_from, unchanged
 from calltape_analyzer.programs.notes import ServesOnly, StateKept, StateLost
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
@@ -594,3 +595,21 @@ def test_the_compiler_is_imported_only_by_models_that_compile() -> None:
         [sys.executable, "-c", LATE], capture_output=True, text=True, check=False, timeout=300
     )
     assert ran.stdout.split() == ["False", "True", "True"], ran.stderr
+
+
+def test_a_result_that_shares_memory_with_a_buffer_through_numpy_is_set_apart() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.array = numpy.zeros(3, numpy.float32)
+            self.register_buffer("count", torch.from_numpy(self.array))
+
+        def forward(self) -> torch.Tensor:
+            self.count.add_(1)
+            return torch.from_numpy(self.array)
+
+    model = Counting()
+    with unchanged(model):
+        leaves = apart_from(model, {"out": model()})
+    assert leaves["out"].tolist() == [1, 1, 1]
+    assert model.count.tolist() == [0, 0, 0]

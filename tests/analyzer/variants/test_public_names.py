@@ -124,3 +124,10 @@ def test_keys_in_paths(tmp_path: Path, argument: dict[str, Any], shown: str) -> 
     with open_tape(write_tape(tmp_path / "t.tape", calls, target=Model())) as tape:
         assert tape.variants()[0].facts.group.layout.tensors[-1].public == shown
         assert f"| `{shown}` | `float32` | `[2]` |" in tape_summary(tape)
+
+
+def test_two_places_of_one_path_are_one_feature(tmp_path: Path) -> None:
+    """Whether a path may be told is no part of what tells variants apart."""
+    calls = [Recorded((t(2),), {"m": {"1.2": t(2)}}), Recorded((t(2),), {"m": {"1": {"2": t(2)}}})]
+    with open_tape(write_tape(tmp_path / "t.tape", calls, target=Model())) as tape:
+        assert not any("no m.1.2" in variant.name for variant in tape.variants())

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, First, Keep, Novelty, PerSecond, PerStructure, When, record
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.keep import policies
+from calltape_recorder.keep import novelty, policies
 from calltape_recorder.keep.policies import (
     EVIDENCE,
     CallView,
@@ -251,6 +251,52 @@ def test_what_another_policy_refused_is_no_evidence(novel: Keep, around: Any) ->
 
     assert asked(3, [True, True]) == [EVIDENCE, False]
     assert asked(4, [False, False, True, True]) == [False, False, EVIDENCE, False]
+
+
+@pytest.mark.parametrize("policy", [Novelty(), PerStructure(1)], ids=str)
+def test_calls_that_another_policy_refuses_take_no_room(
+    policy: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(novelty, "MAX_NOVELTY_STRUCTURES", 20)
+    monkeypatch.setattr(policies, "MAX_POLICY_STRUCTURES", 20)
+    is_open = False
+    decide = (policy & When(lambda args, kwargs: is_open)).decider()
+
+    def asked(structure: int) -> int:
+        view = CallView(0, (), {}, Structure(b"%d" % structure, (), {}), ((3,),), [])
+        return settled(decide(0, view))
+
+    assert not any(map(asked, range(100)))
+    is_open = True
+    assert [asked(n) for n in range(200, 230)] == [EVIDENCE] * 20 + [False] * 10
+
+
+def test_what_is_kept_after_a_start_anew_is_remembered_anew() -> None:
+    decide = Novelty().decider()
+    sizes = [CallView(0, (), {}, Structure(b"x", (), {}), ((n,),), []) for n in (3, 4, 5)]
+    assert [settled(decide(0, view)) for view in sizes[:1]] == [EVIDENCE]
+    late = decide(0, sizes[1])
+    start_over(decide)
+    assert settled(late) == EVIDENCE
+    assert [settled(decide(0, view)) for view in sizes] == [EVIDENCE, EVIDENCE, False]
+
+
+@pytest.mark.parametrize(
+    ("answers", "numbers"),
+    [([None, object(), 0, 1], [1, 3]), ([torch.tensor(True), torch.tensor(False)], [0])],
+)
+def test_a_policy_of_a_user_may_answer_with_anything(
+    tmp_path: Path, answers: list[Any], numbers: list[int]
+) -> None:
+    class Own(Keep):
+        def decider(self) -> Decider:
+            return lambda number, view: answers[number]
+
+    model = Identity()
+    with record(model, tmp_path / "t.tape", keep=Own()):
+        for _ in answers:
+            model(torch.ones(2))
+    assert read(tmp_path / "t.tape").numbers == numbers
 
 
 def test_a_size_that_a_limit_refused_is_kept_later(

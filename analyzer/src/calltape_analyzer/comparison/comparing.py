@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.verdicts import (
@@ -396,12 +397,13 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
     def text(value: Any) -> str:
         return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
 
+    at = partial(torch.tensor, device="cpu")  # a model may have set another device
     every, start = Distances(), 0
     for one, other in _flat_parts(expected, got):
         found, beyond = _apart(one, other, bounds)
         elements = tuple(
             ElementDifference(
-                tuple(map(int, torch.unravel_index(torch.tensor(start + place), expected.shape))),
+                tuple(map(int, torch.unravel_index(at(start + place), expected.shape))),
                 text(one[place].item()),
                 text(other[place].item()),
             )

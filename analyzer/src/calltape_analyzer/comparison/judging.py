@@ -56,7 +56,11 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import OF_CALLS, TapeError
 from calltape_schema.privacy import is_without_text
-from calltape_schema.records import ModelError
+from calltape_schema.records import (
+    MAX_ERROR_CHARACTERS,
+    MAX_UNHELD_ERROR_CHARACTERS,
+    ModelError,
+)
 
 __all__ = [
     "Expect",
@@ -145,8 +149,7 @@ _INTERRUPTIONS = frozenset(
     }
 )
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
-_CUT_TO = (500, 65_536)
-"""A recorder keeps so many characters of a message: without memory, and otherwise."""
+_CUT_TO = (MAX_UNHELD_ERROR_CHARACTERS, MAX_ERROR_CHARACTERS)
 
 
 class Run(ABC):

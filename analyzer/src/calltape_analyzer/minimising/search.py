@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -33,8 +34,8 @@ _FIRST_SECONDS = 3600.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
 _MOST_KEPT = 8
-"""Tapes that failed and stay on disk until the end: the whole one, and the smallest ones, in case
-that these do not fail again."""
+"""So many of the smallest tapes that failed stay on disk until the end, beside the whole one, in
+case the smaller ones do not fail again."""
 _BY_HAND = "run it by hand on the tape, and see what it prints"
 
 
@@ -74,6 +75,7 @@ class Search:
         self._seconds = _FIRST_SECONDS
         self._progress = progress or (lambda _: None)
         self._kept: list[str] = []
+        self._in_use: list[str] = []
         self._seen: set[str] = set()
         self._open: Tape | None = None
         self._written = 0
@@ -84,12 +86,20 @@ class Search:
     def tape(self) -> Tape:
         """The smallest one so far, open."""
         if self._open is None:
-            self._open = self.opened()
+            self._open = open_tape(self._kept[-1], classes=self._classes)
         return self._open
 
-    def opened(self) -> Tape:
-        """The smallest tape, opened once more, for somebody who closes it."""
-        return open_tape(self._kept[-1], classes=self._classes)
+    @contextmanager
+    def opened(self) -> Iterator[Tape]:
+        """Opens the tape that is the smallest one now. It stays on disk within the block, however
+        small the smallest one becomes."""
+        path = self._kept[-1]
+        self._in_use.append(path)
+        try:
+            with open_tape(path, classes=self._classes) as tape:
+                yield tape
+        finally:
+            self._in_use.remove(path)
 
     def close(self) -> None:
         """Closes the tape."""
@@ -99,7 +109,7 @@ class Search:
 
     def begin(self, calls: Iterable[Call], numbering: Numbering) -> None:
         """Writes the tape that all others are compared with, and runs the check twice on it, and
-        once on a tape without calls.
+        once on a tape without calls; twice if that fails.
 
         Args:
             calls: of the tape that is made small.
@@ -175,8 +185,10 @@ class Search:
         if is_kept:
             self.close()
             self._kept.append(path)
-            if len(self._kept) > _MOST_KEPT:
-                Path(self._kept.pop(1)).unlink()
+            old = [one for one in self._kept[1:-_MOST_KEPT] if one not in self._in_use]
+            for one in old:
+                self._kept.remove(one)
+                Path(one).unlink()
         else:
             Path(path).unlink(missing_ok=True)
         return is_kept

@@ -294,7 +294,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
     attributes = [Attributes(prefix, part) for prefix, part in parts]
     registries = [(part, dict(part._parameters), dict(part._buffers)) for _, part in parts]
     parameters, buffers = _named_tensors(module)
-    data = {name: (tensor.data, storage_of(tensor)) for name, tensor in parameters.items()}
+    data = {name: (tensor.data, _memory(tensor)) for name, tensor in parameters.items()}
     others = [pair for one in attributes for pair in one.tensors]
     kind = _Saving if _COMPILER in sys.modules else _SavingWithoutCompiler
     saving = kind([*parameters.items(), *others])
@@ -308,7 +308,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
         _, now = _named_tensors(module)
         changed.update(dict.fromkeys(now.keys() - buffers.keys()))
         for name, (values, memory) in data.items():
-            if storage_of(parameters[name]) != memory:
+            if _memory(parameters[name]) != memory:
                 changed[name] = values
                 parameters[name].data = values
         changed.update(saving.put_back())
@@ -457,11 +457,9 @@ def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, 
     for prefix, part in module.named_modules():
         tensors += [*part._parameters.values(), *part._buffers.values()]
         tensors += [tensor for _, tensor in Attributes(prefix, part).tensors]
-    memory = {storage_of(tensor) for tensor in tensors if tensor is not None} - {None}
+    memory = {_memory(tensor) for tensor in tensors if tensor is not None} - {None}
     return {
-        path: leaf.clone()
-        if isinstance(leaf, torch.Tensor) and storage_of(leaf) in memory
-        else leaf
+        path: leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in memory else leaf
         for path, leaf in leaves.items()
     }
 
@@ -469,6 +467,15 @@ def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, 
 def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
     """Whether somebody wrote to a tensor that was a copy of another, even the same values."""
     return bool(now._version) or not same(before, now)
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """Where the memory of a tensor is. Two storages may have the same, as two tensors made of one
+    NumPy array have."""
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):  # a sparse tensor has no storage
+        return None
 
 
 @contextlib.contextmanager

@@ -112,7 +112,7 @@ def serve(
     found, reasons = accepting_programs(programs, call, ignored)
     for program, own in taking_values(found, call, sample, reasons):
         own = own.cloned() if clone else own
-        may_spoil = not clone and len(found) > 1 and program.model.has_state
+        may_spoil = not clone and program is not found[-1] and program.model.has_state
         before = own.cloned() if may_spoil else own
         try:
             return program, program.outputs(own)

@@ -168,13 +168,11 @@ class _Key(NamedTuple):
         kind: what it is, such as ``dtype``.
         of: the path. Of arguments that share memory, the words for those that do not.
         number: among those of this kind in one argument.
-        is_public: of ``has``, whether the path says nothing of what was passed.
     """
 
     kind: str
     of: str = ""
     number: int = 0
-    is_public: bool = True
 
 
 class _Phrase(NamedTuple):
@@ -192,7 +190,7 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
     not, else what distinguishes it (``mask present``, ``add=False``); ``main`` for a single one.
     The public name is the same, or the variant's number if the name has what was passed."""
     features = [_features(variant) for variant in variants]
-    absent = _absent(features, signature)
+    absent = _absent(variants, features, signature)
     phrases = _Phrases(_distinguishing(features, absent), absent)
     taken, told = UniqueNames(numbered="{} ({})"), UniqueNames(numbered="{} ({})")
     for number, (variant, found) in enumerate(zip(variants, features, strict=True)):
@@ -207,10 +205,15 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
         variant.public_name = told.add(name if is_public else f"variant {number}")
 
 
-def _absent(features: Sequence[_Features], signature: Signature) -> dict[_Key, _Phrase]:
+def _absent(
+    variants: Sequence[VariantFacts], features: Sequence[_Features], signature: Signature
+) -> dict[_Key, _Phrase]:
     """The phrase for calls that leave an argument out: its default, or ``no`` and its name. And the
     one for calls whose arguments share no memory."""
     defaults = {p.name: p.default for p in signature.parameters if p.has_default}
+    layouts = [variant.group.layout for variant in variants]
+    private = {name for layout in layouts for name in layout.arguments if not is_public(name)}
+    private |= {str(place) for each in layouts for place in each.tensors if not place.is_public}
     found: dict[_Key, _Phrase] = {}
     for key in dict.fromkeys(key for own in features for key in own if key.kind == "has"):
         name = key.of
@@ -218,7 +221,7 @@ def _absent(features: Sequence[_Features], signature: Signature) -> dict[_Key, _
         scalar = isinstance(default, bool | int | float | str)
         text = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
         is_value = scalar and not isinstance(default, bool)
-        found[key] = _Phrase(text, key.is_public and not is_value)
+        found[key] = _Phrase(text, name not in private and not is_value)
     for key, phrase in (item for own in features for item in own.items()):
         if key.kind == "shared":
             found[key] = phrase._replace(text=key.of)
@@ -300,14 +303,12 @@ def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
         if name not in states:
             is_tensor = name in tensors
             own = constants.get(_Key("bool", name)) or constants.get(_Key("constant", name))
-            told = is_public(name)
-            present = _Phrase(f"{name} present", told)
-            found[_Key("has", name, is_public=told)] = present if is_tensor or not own else own
+            present = _Phrase(f"{name} present", is_public(name))
+            found[_Key("has", name)] = present if is_tensor or not own else own
     found |= constants
     for place in layout.tensors:
         if place.path and place.argument not in states:
-            key = _Key("has", str(place), is_public=place.is_public)
-            found[key] = _Phrase(f"{place} present", place.is_public)
+            found[_Key("has", str(place))] = _Phrase(f"{place} present", place.is_public)
     for place, facts in zip(layout.tensors, variant.group.facts, strict=True):
         path, told = str(place), place.is_public
         if place.argument not in states:

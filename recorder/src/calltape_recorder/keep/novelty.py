@@ -18,7 +18,7 @@ is evidence (:class:`Novelty` says what).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -110,22 +110,25 @@ class _Decider:
             kind = hash((likeness, kinds))
             group = self._groups.get(kind)
             if group is None and len(self._groups) < MAX_NOVELTY_STRUCTURES:
-                group = self._groups[kind] = _Group(self._growth)
+                group = _Group(self._growth)
             may_grow = self._numbers < MAX_NOVELTY_NUMBERS
-            keep = None
-            if group is not None:
-                keep = group.news(numbers, constants, may_grow=may_grow)
-            if keep is None:
+            news = group.news(numbers, constants, may_grow=may_grow) if group else None
+            if group is None or news is None:
                 self._exact.add(key)
                 return False
-            return partial(self._keep, key, keep)
+            return partial(self._keep, key, kind, group, news)
 
-    def _keep(self, key: int, keep: Callable[[], int]) -> int:
+    def _keep(self, key: int, kind: int, group: _Group, news: _News) -> int:
         with self._lock:
             if key in self._exact:  # another thread kept the same meanwhile
                 return False
-            self._exact.add(key)
-            self._numbers += keep()
+            # After a start anew, nothing that was kept before may come back.
+            known = (
+                self._groups.setdefault(kind, group) if group.is_empty else self._groups.get(kind)
+            )
+            if known is not None:
+                self._exact.add(key)
+                self._numbers += known.add(news)
         return EVIDENCE
 
     def start_over(self) -> None:
@@ -176,15 +179,14 @@ class _Group:
         self._constants: set[int] = set()  # hashes
         self._patterns: dict[int, _Pattern] = {}
 
-    def news(
-        self, numbers: list[int], constants: int, *, may_grow: bool
-    ) -> Callable[[], int] | None:
-        """What to do if this call is kept; None if it adds no evidence. ``constants`` is a hash.
-        What takes more numbers is evidence only if ``may_grow`` is true.
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call of it was kept yet."""
+        return not (self._constants or self._patterns)
 
-        Returns:
-            A function that adds the evidence, and returns how many numbers that takes.
-        """
+    def news(self, numbers: list[int], constants: int, *, may_grow: bool) -> _News | None:
+        """What to remember if this call is kept; None if it adds no evidence. ``constants`` is a
+        hash. What takes more numbers is evidence only if ``may_grow`` is true."""
         is_new = constants not in self._constants and len(self._constants) < MAX_NOVELTY_CONSTANTS
         places: dict[int, int] = {}
         which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
@@ -197,9 +199,11 @@ class _Group:
             pattern = known.with_row(values, self._growth, may_widen=may_grow)
         else:
             pattern = _Pattern.of(values) if may_grow else None
-        return partial(self._keep, constants, key, pattern) if pattern or is_new else None
+        return _News(constants, key, pattern) if pattern or is_new else None
 
-    def _keep(self, constants: int, key: int, pattern: _Pattern | None) -> int:
+    def add(self, news: _News) -> int:
+        """Remembers a call that is kept. Returns how many numbers that takes."""
+        constants, key, pattern = news
         if len(self._constants) < MAX_NOVELTY_CONSTANTS:
             self._constants.add(constants)
         if pattern is None:
@@ -209,6 +213,15 @@ class _Group:
         known = self._patterns.get(key)
         self._patterns[key] = pattern
         return pattern.size - (known.size if known else 0)
+
+
+class _News(NamedTuple):
+    """What a call adds to the evidence of its group: its constants (a hash), and the pattern that
+    has its numbers, if it adds any, at its key."""
+
+    constants: int
+    key: int
+    pattern: _Pattern | None
 
 
 class _Pattern(NamedTuple):

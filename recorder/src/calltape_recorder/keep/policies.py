@@ -77,7 +77,7 @@ Verdict = int | Callable[[], int]
 Decider = Callable[[int, Any], Verdict]
 """Tells by a call's number and its :class:`CallView` whether the call is kept: False, True, or
 :data:`EVIDENCE`. Several threads of the host call it at once. The decider of a policy
-``by_number`` gets no view, and remembers nothing.
+``by_number`` gets no view, and answers with no function.
 
 If it remembers what it kept, it answers with a function, because another policy may still refuse
 the call. The function is called if none does. It remembers the call and returns the answer, which
@@ -293,7 +293,7 @@ class FlightRecorder:
 
 def settled(verdict: Verdict) -> int:
     """The answer about a call that no other policy refuses."""
-    return verdict if isinstance(verdict, int) else verdict()
+    return verdict() if callable(verdict) else verdict
 
 
 def start_over(decider: Decider) -> None:
@@ -318,9 +318,9 @@ class _Pair:
         right = self._right(number, view)
         if not (left and right):
             return right
-        if isinstance(left, int) and isinstance(right, int):
-            return max(left, right)
-        return partial(_settled_both, left, right)
+        if callable(left) or callable(right):
+            return partial(_settled_both, left, right)
+        return max(left, right)
 
     def start_over(self) -> None:
         start_over(self._left)
@@ -341,19 +341,16 @@ class _StructureLimit:
     def __call__(self, number: int, view: CallView) -> Verdict:
         key = view.likeness
         left = self._left.get(key)
-        if left is None:
-            if len(self._left) >= MAX_POLICY_STRUCTURES:
-                return False
-            # Another thread may be first.
-            left = self._left.setdefault(key, iter(range(self._calls)))
-        return partial(_take, left) if length_hint(left) else False
+        has_room = len(self._left) < MAX_POLICY_STRUCTURES if left is None else length_hint(left)
+        return partial(self._take, key) if has_room else False
+
+    def _take(self, key: Any) -> int:
+        # Another thread may be first.
+        left = self._left.get(key) or self._left.setdefault(key, iter(range(self._calls)))
+        return False if next(left, None) is None else EVIDENCE
 
     def start_over(self) -> None:
         self._left.clear()
-
-
-def _take(left: Count) -> int:
-    return False if next(left, None) is None else EVIDENCE
 
 
 class _Bucket:
