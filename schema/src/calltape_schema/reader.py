@@ -157,7 +157,7 @@ class TapeReader:
                 raise
             self.manifest, self.start, self.end = manifest_of(end.manifest), 0, end
             if self.manifest.tape != end.tape:
-                raise
+                raise _torn_manifest("the end repeats the manifest of another tape") from None
             self.manifest_damage = TapeError(
                 "damaged", error.reason, member=MANIFEST, offset=0,
                 advice="the copy of it in the end of the tape is used",
