@@ -1,7 +1,7 @@
 """Bytes on the tape per decode step, over those of the tensors.
 
-In come a cache of 32 layers that stays, and one that grows by a token in each step. Each is an
-argument and the result of 20 steps, recorded whole.
+One cache of 32 layers stays, and one grows by a token in each step. Each is an argument and the
+result of 20 steps, recorded whole.
 """
 
 from __future__ import annotations

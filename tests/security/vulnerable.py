@@ -1,4 +1,4 @@
-"""Classes that must never be built."""
+"""A generated script that runs what a tape says: what must never be written."""
 
 from __future__ import annotations
 

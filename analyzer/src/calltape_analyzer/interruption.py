@@ -1,7 +1,7 @@
 """How the ``calltape`` command ends at a signal: quietly, and after its temporary files are gone.
 
-Takes SIGINT (Ctrl-C), SIGTERM and SIGHUP; returns a ``KeyboardInterrupt`` in the main thread, which
-every ``finally`` sees, and an exit code. Only the command handles signals so; the library leaves
+SIGINT (Ctrl-C), SIGTERM and SIGHUP raise a ``KeyboardInterrupt`` in the main thread, which every
+``finally`` sees, and become an exit code. Only the command handles signals so; the library leaves
 those of its host alone. Nothing here is imported that takes time: a signal may come early.
 """
 

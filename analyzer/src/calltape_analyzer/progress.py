@@ -1,7 +1,7 @@
 """How far long work is, for somebody who looks: a bar with rate and remaining time on a terminal,
 in a notebook a line below the cell.
 
-Takes loops over calls, bytes or files, or words for what is being done. A bar appears if
+It counts loops over calls, bytes or files, or shows words for what is being done. A bar appears if
 :func:`shown_progress` is in effect and the outermost loop takes more than two seconds. Otherwise a
 loop costs what it cost without.
 """

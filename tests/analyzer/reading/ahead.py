@@ -1,4 +1,4 @@
-"""Tapes that a later version wrote."""
+"""A recording with write-ahead files that was killed in a call."""
 
 from __future__ import annotations
 

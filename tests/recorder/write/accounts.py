@@ -1,4 +1,4 @@
-"""What a folder of tapes says of a disk that fails."""
+"""Whether every call is on the tapes of a folder or counted as dropped, whatever the disk did."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """``calltape ls`` and ``show``: the calls of a tape as a list, and one of them as a tree.
 
-Takes the calls; returns a line, or a JSON object, per call; of one call its arguments and outputs,
-node by node.
+Prints a line, or a JSON object, per call; of one call its arguments and outputs, node by node.
 """
 
 from __future__ import annotations

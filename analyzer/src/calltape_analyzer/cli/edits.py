@@ -1,7 +1,7 @@
 """``calltape filter``, ``merge``, ``recover``, ``minimise`` and ``redact``: tapes that are made of
 other tapes.
 
-Takes tapes and what is wanted of them; returns a new file, and what came of it in words. The tapes
+Takes tapes and what is wanted of them; writes a new file, and prints what came of it. The tapes
 that are read are never changed.
 """
 

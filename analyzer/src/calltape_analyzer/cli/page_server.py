@@ -1,6 +1,6 @@
 """The server of ``calltape view``: a page, ranges of the tapes that were given, and their variants.
 
-Takes the page and open files; returns HTTP on loopback. Whoever does not know the random token in
+Serves the page and open files by HTTP on loopback. Whoever does not know the random token in
 the address gets nothing. The Host header must be that of the address: a page of a stranger's site,
 whose name leads to 127.0.0.1 (DNS rebinding), would send another one.
 """

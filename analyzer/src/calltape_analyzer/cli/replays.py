@@ -1,6 +1,6 @@
 """``calltape replay``: recorded calls against a model or a program.
 
-Takes a tape and what was exported; returns a report, and an exit code.
+Takes a tape and what was exported; prints a report, which decides the exit code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which tape a command reads: files, and the calls, variants and arguments of them that are meant.
 
-Takes the words and options that all reading commands share; returns an open tape; afterwards its
+Takes the words and options that all reading commands share; returns an open tape. Afterwards its
 damage is told, and decides the exit code.
 """
 

@@ -1,7 +1,7 @@
 """``calltape view``: the page that shows tapes, in a browser on this machine, or one to send.
 
-Takes tapes; returns the address of the page, and the page itself, until Ctrl-C; or, with --out, a
-file.
+Takes tapes; prints the address of the page, and serves the page until Ctrl-C. With ``--out``, it
+writes a file instead.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from calltape_schema.records import CallRecord
 __all__ = ["Choice", "SizedCalls", "chosen"]
 
 _MOST_SHOWN = 20
-# So much is remembered at most, and what one more call adds. Beyond it, every call counts as new:
-# nothing is left out wrongly. To look at a call takes a step for each number.
+# Bounds of what is remembered of the calls chosen so far; the last call may exceed them. Beyond
+# them every call counts as new, so that none is left out wrongly.
 _MAX_PATTERNS = 65_536
 _MAX_NUMBERS = 1_000_000
 _MAX_CONSTANTS = 256

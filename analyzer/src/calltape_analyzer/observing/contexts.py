@@ -1,9 +1,10 @@
 """The context that a call ran in: ``torch.autocast``, the default dtype, the grad and inference
 modes, and whether the model was in training mode.
 
-Takes the context of a recorded call, or what the thread of a live call is in. Autocast and the
-default dtype separate calls as their structure does: a program was traced under them. The grad and
-inference modes separate calls only if the model asks for them, training mode if a tape has both.
+A context is that of a recorded call, or the one that the thread of a live call is in. Autocast and
+the default dtype separate calls as their structure does: a program was traced under them. The grad
+and inference modes separate calls only if the model asks for them, training mode only if a tape has
+both.
 """
 
 from __future__ import annotations

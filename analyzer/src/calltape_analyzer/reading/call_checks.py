@@ -1,7 +1,7 @@
 """What was compared of the calls of one tape file, and what is wrong with each.
 
-Takes the calls at their positions. Records are compared with the format, and tensors with their
-checksums, each once; the damage of a call is told once.
+Records are compared with the format, and tensors with their checksums, each once; the damage of a
+call is told once.
 """
 
 from __future__ import annotations

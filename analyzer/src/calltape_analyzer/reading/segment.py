@@ -181,8 +181,8 @@ class Segment:
     # --- which calls there are ---------------------------------------------------------------
 
     def scan(self) -> Scan:
-        """Every call of the file, which is read for them once. What its end says is compared with
-        the calls; a difference is damage.
+        """Finds every call of the file, which is read once for that. What its end says is compared
+        with the calls; a difference is damage.
 
         Raises:
             TapeError: it is another file by now, or cannot be read; ``usage`` for a survey.
@@ -328,13 +328,13 @@ class Segment:
     def next_call(self) -> int:
         """How many calls of its recording were seen by then, if that goes on; 0 if it does not
         say."""
-        found = self.end or self.scan().counts  # that the recorder had so far
+        found = self.end or self.scan().counts  # the counts so far, of a recording that goes on
         return (found and found.next_call) or 0
 
     @property
     def deleted(self) -> FileNumbers:
         """The numbers of the files of its recording that the recorder had deleted."""
-        found = self.end or self.scan().counts  # that the recorder had so far
+        found = self.end or self.scan().counts
         return (found and found.deleted) or ()
 
     @cached_property

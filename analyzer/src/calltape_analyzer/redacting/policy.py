@@ -1,7 +1,7 @@
 """What becomes of each fact of a call: one function of its place and its kind.
 
-Takes patterns of paths, as a user gives them; returns whether a fact stays, something that says
-less takes its place, or nothing stays of it.
+Takes patterns of paths, as a user gives them; returns the fate of a fact: it stays, something that
+says less takes its place, or nothing stays of it.
 """
 
 from __future__ import annotations

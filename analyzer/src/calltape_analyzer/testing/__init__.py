@@ -1,8 +1,8 @@
 """Tapes in the test suites of others.
 
-Takes tapes, models, and calls that a test makes up; returns failures that say what differs, and
-tapes to test with. The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) is built on it; other
-test runners can use it as it is. What is listed here is imported when it is first used.
+Takes tapes, models, and calls that a test makes up; raises failures that say what differs, and
+makes tapes to test with. The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) is built on it;
+other test runners can use it as it is. What is listed here is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def complex_number(walk: Walk, value: complex) -> None:
 
 
 def text_bytes(value: str | bytes) -> int:
-    """At most so many bytes does a text or a byte string have in UTF-8."""
+    """An upper bound of the bytes of a text in UTF-8; of a byte string, their number."""
     return len(value) * (1 if isinstance(value, bytes) or value.isascii() else 4)
 
 

@@ -354,8 +354,8 @@ class _StructureLimit:
 
 
 class _Bucket:
-    """Gets ``rate`` permits a second, and holds at most ``rate``, or 1 if that is more. A kept call
-    takes a permit."""
+    """Gets ``rate`` permits a second, and holds at most ``rate``, or 1 if that is more. A call that
+    it lets through takes a permit."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

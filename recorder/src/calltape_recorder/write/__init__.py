@@ -1,5 +1,5 @@
 """Writes ended calls to files.
 
-Takes calls, from any thread, into a queue with a bound in bytes; returns tape files with manifests,
-groups of records and ends, which one background thread writes.
+Takes calls, from any thread, into a queue with a bound in bytes. One background thread writes them
+to tape files, which have manifests, groups of records, and ends.
 """

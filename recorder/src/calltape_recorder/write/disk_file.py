@@ -1,7 +1,7 @@
 """A tape file that one process writes, and that stays the same file whatever the host does.
 
-Takes appends and an end. The host may close descriptors that it does not know, a person may move or
-remove the file, and a fork shares the descriptor.
+It gets appends and an end. Meanwhile the host may close descriptors that it does not know, a person
+may move or remove the file, and a fork shares the descriptor.
 """
 
 from __future__ import annotations
