@@ -432,7 +432,8 @@ class TargetSurvey:
         at = self._next
         firsts = sorted(source.first for source in one.sources)
         for source in one.sources:
-            end = min((first for first in firsts if first > source.first), default=one.last + 1)
+            behind = bisect_right(firsts, source.first)
+            end = firsts[behind] if behind < len(firsts) else one.last + 1
             known = self._sources.get(source.tape)
             found[source.tape] = at if known is None else known.first
             if known is None:
