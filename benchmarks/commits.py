@@ -2,7 +2,7 @@
 
 Both checkouts need a ``.venv`` (``make setup``). One process of each stays open. In every round
 each of the two takes its turn at every row, in an order that is drawn anew, so that a machine that
-slows down slows both. Comes out: a table with the medians of both and their ratio.
+slows down slows both. It prints a table with the medians of both and their ratio.
 """
 
 from __future__ import annotations
