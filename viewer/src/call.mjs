@@ -88,17 +88,22 @@ export class Call {
     const sizes = stored === null ? [] : sizesOf(stored.shape);
     const places = [];
     let length = 0n;
+    const found = [];
     for (const { call, key } of parts) {
       const blob = await this.tape.blobOf(call);
       const { entries, start } = await blob.entries(onProgress);
-      const entry = entries.get(key);
-      if (entry !== undefined && (stored === null || !entry.isKnown)) {
-        throw unsupported(`${leaf.key}: of the dtype ${stored === null ? leaf.dtype : entry.dtype}`);
-      }
+      found.push({ call, blob, start, entry: entries.get(key) });
+    }
+    // If the dtype of one part is unknown, none is compared.
+    const later = found.find(({ entry }) => stored === null || entry?.isKnown === false);
+    if (later !== undefined && found.every(({ entry }) => entry !== undefined)) {
+      throw unsupported(`${leaf.key}: of the dtype ${stored === null ? leaf.dtype : later.entry.dtype}`);
+    }
+    for (const { call, blob, start, entry } of found) {
       const own = entry === undefined ? [] : sizesOf(entry.shape);
       if (entry === undefined || stored === null || stored.dtype !== entry.dtype || !areAlike(own, sizes, axis)) {
-        const found = entry === undefined ? "no entry" : `${entry.dtype}[${entry.shape}]`;
-        throw invalid(`${leaf.key}: the record says ${leaf.dtype}[${leaf.shape}], the blob of call ${call.record.call} has ${found}`);
+        const had = entry === undefined ? "no entry" : `${entry.dtype}[${entry.shape}]`;
+        throw invalid(`${leaf.key}: the record says ${leaf.dtype}[${leaf.shape}], the blob of call ${call.record.call} has ${had}`);
       }
       if (axis !== undefined) length += own[axis];
       places.push({ blob, start: start + entry.begin, size: entry.end - entry.begin });

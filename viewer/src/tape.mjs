@@ -45,7 +45,7 @@ export async function openTape(source) {
     const end = error.kind === "damaged" || error.kind === "not_a_tape" ? await endOf(source, null, 0) : null;
     if (end === null) throw error;
     const manifest = manifestOf(end.manifest);
-    if (!areEqual(manifest.tape, end.tape)) throw error;
+    if (!areEqual(manifest.tape, end.tape)) throw damaged("the end repeats the manifest of another tape").at({ member: END });
     const tape = new Tape(source, manifest, 0, end);
     tape.wrongManifest = damaged(error.message).at({ member: MANIFEST, offset: 0 });
     return tape;
