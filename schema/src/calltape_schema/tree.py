@@ -536,6 +536,9 @@ _leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
 )
 
 
+_MAX_PATH = 1000  # a key has room for 1,024
+
+
 def leaf_key(path: str, number: int, taken: Container[str]) -> str:
     """The canonical key of a leaf.
 
@@ -548,9 +551,6 @@ def leaf_key(path: str, number: int, taken: Container[str]) -> str:
     while key in taken:  # as with {"a.b": x, "a": {"b": y}}, and {"a.b~1": z} before them
         key += f"~{number}"
     return key
-
-
-_MAX_PATH = 1000  # a key has room for 1,024
 
 
 def encode_leaves(document: list[dict[str, Any]]) -> bytes:

@@ -324,3 +324,9 @@ def test_both_names_are_two_fields() -> None:
     assert "missing: outputs.past_key_values" in str(difference(both, one).error)
     assert "unexpected: outputs.past_key_values" in str(difference(one, both).error)
     assert difference({"a": {"cache": torch.ones(1)}}, {"a": {"past": torch.ones(1)}}).error
+
+
+def test_the_default_device_of_an_application_is_left_alone() -> None:
+    with torch.device("meta"):
+        found = difference(torch.zeros(2, 3, device="cpu"), torch.ones(2, 3, device="cpu"))
+    assert "index=(0, 0)" in repr(found)

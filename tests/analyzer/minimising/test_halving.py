@@ -38,15 +38,34 @@ def test_few_tapes_stay_on_disk_and_the_whole_one_does(tmp_path: Path, least: in
         search = Search(Counting(), tmp_path / "tried", manifest)
         with closing(search):
             search.begin(tape.calls, Numbering(manifest.tape))
-            with search.opened() as base:
-                while len(search.tape) > 1:
-                    assert search.keeps("one less", list(search.tape.calls)[1:])
-                assert Path(*base.paths).exists()
+            while len(search.tape) > 1:
+                assert search.keeps("one less", list(search.tape.calls)[1:])
             is_later = True
             doubted = search.confirm()
             assert len(search.tape) == (41 if least else 1)
     assert (doubted > 0) is (least > 0)
     assert most < 12
+
+
+def test_a_tape_that_is_read_stays_on_disk(tmp_path: Path) -> None:
+    class Failing:
+        name = "failing"
+
+        def run(self, path: str, seconds: float) -> Outcome:
+            with open_tape(path) as tape:
+                return Outcome("failed", ("same",)) if len(tape) else Outcome("passed")
+
+    (tmp_path / "tried").mkdir()
+    whole = write_tape(tmp_path / "whole.tape", [((torch.zeros(n),), {}) for n in range(21)])
+    with open_tape(whole) as tape:
+        search = Search(Failing(), tmp_path / "tried", tape.manifest)
+        with closing(search):
+            search.begin(tape.calls, Numbering(tape.manifest.tape))
+            assert search.keeps("one less", list(search.tape.calls)[1:])
+            with search.opened() as base:
+                while len(search.tape) > 1:
+                    assert search.keeps("one less", list(search.tape.calls)[1:])
+                assert Path(*base.paths).exists()
 
 
 @pytest.mark.parametrize("wanted", [{0}, {499}, {77}, {3, 480}, {10, 11, 300}])

@@ -225,16 +225,13 @@ def stand_in(cls: type) -> type:
     return type(name_of(cls), (), {"__module__": module_of(cls), "__qualname__": qualname_of(cls)})
 
 
-# Notes nested tensors as objects whose parts are plain tensors.
-#
-# Those in the jagged layout have a class of their own, by which a walk finds them. Those in the
-# strided layout, which torch no longer develops, look like plain tensors that have no shape:
-# neither shape nor bytes are on the tape.
-
-
 def jagged(walk: Walk, value: Any) -> None:
-    """Notes a nested tensor in the jagged layout. If its parts are not those that we know, it is
-    noted as a tensor, of which the tape will have neither bytes nor shape."""
+    """Notes a nested tensor in the jagged layout as an object whose parts are plain tensors.
+
+    If its parts are not those that we know, it is noted as a tensor, of which the tape will have
+    neither bytes nor shape. So is one in the strided layout, which torch no longer develops: it has
+    no class of its own by which a walk would find it.
+    """
     parts = None if walk.context else _parts_of_jagged(value, of_input=walk.nested is None)
     if parts is None or len(parts) > walk.room():
         tensor(walk, value)
