@@ -1,6 +1,6 @@
 """How a variant is exported: its inputs, in which form, and how they become the model's call.
 
-A program takes and returns built-in containers around tensors and ints: an argument of tensors,
+A program takes and returns built-in containers around tensors and numbers: an argument of tensors,
 lists, tuples and dicts keeps its form, and an object of any other class (a cache, a dataclass)
 becomes the flat list of its leaves. Constants are left out. So a program needs no registered class
 to be called, saved or loaded, on any machine. A :class:`Template` makes the arguments of the model
@@ -75,7 +75,7 @@ class Plan:
         signature: of the model's method.
         frozen: the tensors, by number in the layout, that are constants of the program.
         varying: the texts and floats, by number among the scalars, that vary from call to call.
-            They are constants of the program, and not of the model's calls.
+            Those that are no inputs are constants of the program, and not of the model's calls.
     """
 
     template: Template
@@ -102,6 +102,8 @@ class Plan:
                 return FormLeaf("tensor", node.leaf)
             if isinstance(node, ScalarNode) and node.scalar in given:
                 return FormLeaf("int", node.scalar)
+            if isinstance(node, ScalarNode) and node.scalar in variant.open_floats:
+                return FormLeaf("float", node.scalar)
             return None
 
         found = {n: _plain(one, leaf_of) or _flat(one, leaf_of) for n, one in layout.nodes.items()}
@@ -152,9 +154,14 @@ class Plan:
         return arguments
 
     def values(self, sample: Sample) -> list[Any]:
-        """The inputs of the program for a sample, in order."""
+        """The inputs of the program for a sample, in order. A float goes in as a float64 tensor
+        without dimensions, because ``torch.export`` makes a constant of every float."""
         return [
-            (sample.tensors if leaf.kind == "tensor" else sample.scalars)[leaf.index]
+            sample.tensors[leaf.index]
+            if leaf.kind == "tensor"
+            else sample.scalars[leaf.index]
+            if leaf.kind == "int"
+            else _as_tensor(sample.scalars[leaf.index])
             for leaf in self.leaves
         ]
 
@@ -189,9 +196,17 @@ class Plan:
         def shape(leaf: FormLeaf) -> Any:
             if leaf.kind == "int":
                 return dynamic(columns[leaf.index])
+            if leaf.kind == "float":
+                return None
             return {c.axis: dynamic(c) for c in axes[leaf.index]} or None
 
         return {name: form.fill(shape) for name, form in self.forms.items()}
+
+
+def _as_tensor(value: float) -> Any:
+    import torch
+
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _parameters(arguments: Collection[str]) -> Iterator[str]:
@@ -214,7 +229,7 @@ def identifier(text: str) -> str:
 @dataclass(frozen=True)
 class FormLeaf:
     """A tensor or a number of a layout. ``index`` is its number among the layout's tensors, or
-    among its scalars. Only results have floats."""
+    among its scalars."""
 
     kind: Literal["tensor", "int", "float"]
     index: int
@@ -262,7 +277,7 @@ class PlainForm:
 
 
 LeafOf = Callable[[Node], "FormLeaf | None"]
-"""Gives the leaf that a node is: a tensor, or an int that is an input."""
+"""Gives the leaf that a node is: a tensor, or a number that is an input."""
 
 
 def form_of_result(node: Node, leaf_of: LeafOf) -> PlainForm:

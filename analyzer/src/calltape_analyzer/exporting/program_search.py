@@ -37,6 +37,7 @@ from calltape_analyzer.exporting.value_parts import (
     serves_all_values,
     tensor_value_parts,
     varying_ints,
+    with_open_floats,
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
@@ -345,14 +346,19 @@ class ProgramSearch:
         reason: Fact | None = None
         attempts: list[Attempt] = []
         constants, before = 0, len(self.programs)
+        first = self._with_open_floats(variant)
+        if first is not None:
+            variant = replace(first.program.variant, name=variant.name)
         while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
             made = len(attempts)
             named = self._named(variant)
             is_first = not (made or lost)
             by_ints = is_first and bool(varying_ints(variant))
-            outcome = self.exporter.export(
-                named, None if is_first else left, static="never" if by_ints else "last"
-            )
+            outcome, first = first, None
+            if outcome is None:
+                outcome = self.exporter.export(
+                    named, None if is_first else left, static="never" if by_ints else "last"
+                )
             if by_ints and not (outcome and outcome.served()):
                 if self._cover_int_values(variant):
                     return
@@ -392,6 +398,25 @@ class ProgramSearch:
             is_all = missing == len(variant.rows)
             what = "" if is_all else f", {missing} other sizes"
             self._lack(variant, "variant" if is_all else "sizes", reason, what)
+
+    def _with_open_floats(self, variant: VariantFacts) -> Outcome | None:
+        """A program that has the floats that vary as inputs, and returns what the model does for
+        several of their values; None if there is none."""
+        opened = with_open_floats(variant)
+        if opened is None:
+            return None
+        outcome = self.exporter.export(self._named(opened), static="never")
+        if outcome is None or not outcome.served():
+            return None
+        return outcome if self._serves_all_values(variant, outcome) else None
+
+    def _serves_all_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
+        session = self.exporter.session
+        values, everywhere = (
+            calls_by_value(variant, self.tape.calls, session.sorter, of_group=of_group)
+            for of_group in (False, True)
+        )
+        return serves_all_values(outcome.program, outcome.attempt, values, everywhere, session)
 
     def _cover_int_values(self, variant: VariantFacts) -> bool:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
@@ -472,13 +497,11 @@ class ProgramSearch:
     def _cover_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
         """Finds a program per value of the texts and floats that vary, if one for all of them gives
         other results than the model. Tells whether it does."""
-        if variant.held or not variant.group.varying:
+        if variant.held or variant.open_floats or not variant.group.varying:
             return False
-        session = self.exporter.session
-        values = calls_by_value(variant, self.tape.calls, session.sorter)
-        everywhere = calls_by_value(variant, self.tape.calls, session.sorter, of_group=True)
-        if serves_all_values(outcome.program, outcome.attempt, values, everywhere, session):
+        if self._serves_all_values(variant, outcome):
             return False
+        values = calls_by_value(variant, self.tape.calls, self.exporter.session.sorter)
         # Of texts and switches there are few, and nobody expects a program to take another one.
         of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
         most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS

@@ -128,7 +128,10 @@ class Traced(torch.nn.Module):
         }
         ints: dict[int, Any] = {}
         for leaf, value in self._plan.read(given):
-            (tensors if leaf.kind == "tensor" else ints)[leaf.index] = value
+            if leaf.kind == "tensor":
+                tensors[leaf.index] = value
+            else:
+                ints[leaf.index] = value.item() if leaf.kind == "float" else value
         arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
         check_rebuilt(arguments.items(), self._plan.signature.may_lack)
         positional, named = as_call(arguments, self._plan.signature)
@@ -243,6 +246,7 @@ class Way:
             module: the model.
             plan: the inputs of the trace.
         """
+        floats = self.symbolic_floats or any(leaf.kind == "float" for leaf in plan.leaves)
         with PATCHING, ExitStack() as stack:
             for context in (
                 experts_as(module, self.experts),
@@ -259,7 +263,7 @@ class Way:
                 whole_floats(),
                 unneeded_casts(),
                 kept_assertions(),
-                symbolic_numbers(module, ints=self.symbolic_ints, floats=self.symbolic_floats),
+                symbolic_numbers(module, ints=self.symbolic_ints, floats=floats),
                 real_values(self.real_values),
                 every_item(self.every_item),
             ):

@@ -5,10 +5,11 @@ that asks takes another branch (rule 15 of docs/decisions/export-strategies.md).
 tensors: a model that reads one with Python (``for h, w in grid.tolist()``) can be traced only if
 its values are known.
 
-Texts and floats: ``torch.export`` makes a constant of every one. Replay shows whether that matters:
-a program that reproduces calls with other values serves all of them; otherwise a program is for one
-value, and a variant gets several. One value is no evidence about others: where the calls that a
-program serves have only one, it is run with values that other calls of the tape had.
+Texts and floats: ``torch.export`` makes a constant of every one. Floats are tried as inputs first
+(:func:`with_open_floats`). For the rest, replay shows whether a constant matters: a program that
+reproduces calls with other values serves all of them; otherwise a program is for one value, and a
+variant gets several. One value is no evidence about others: where the calls that a program serves
+have only one, it is run with values that other calls of the tape had.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.observing.traffic_counters import has_raised
-from calltape_analyzer.programs.notes import ConstantTexts
+from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.rejections import constants_of
 from calltape_analyzer.programs.strategies import Attempt
@@ -46,6 +47,7 @@ __all__ = [
     "serves_all_values",
     "tensor_value_parts",
     "varying_ints",
+    "with_open_floats",
 ]
 
 
@@ -151,6 +153,18 @@ _MAX_TRIED = 8
 _MAX_CROSSED = 3
 
 
+def with_open_floats(variant: VariantFacts) -> VariantFacts | None:
+    """The variant with the floats that vary as inputs of its program; None if none vary, if they
+    are constants or inputs already, or if texts vary as well."""
+    varying = set(variant.group.varying)
+    if not varying or variant.held or variant.open_floats:
+        return None
+    places = [i for i, place in enumerate(variant.group.layout.scalars) if place in varying]
+    if any(variant.group.layout.scalars[i].kind != "float" for i in places):
+        return None
+    return replace(variant, open_floats=frozenset(places))
+
+
 @dataclass
 class ValueCalls:
     """The calls of a variant that have one value for each text and float that varies.
@@ -219,8 +233,8 @@ def serves_all_values(
     everywhere: Sequence[ValueCalls],
     session: Session,
 ) -> bool:
-    """Whether a program that was traced with one value returns what the model does for others; a
-    note says how many were tried. Of many values the ones with most calls are tried.
+    """Whether a program returns what the model does for values that it was not traced with; a note
+    says how many were tried. Of many values the ones with most calls are tried.
 
     Args:
         program: what was traced.
@@ -250,6 +264,9 @@ def serves_all_values(
             return False
         known |= {repr(value.values) for value in others}
     names = tuple(map(str, program.variant.group.varying))
+    if program.variant.open_floats:
+        program.told.append(OpenFloats(names, len(known), len(everywhere)))
+        return True
     every = [one for value in everywhere for one in value.values.values()]
     lengths = [len(one) for one in every if isinstance(one, str | bytes)]
     extremes = min(lengths, default=None), max(lengths, default=None)

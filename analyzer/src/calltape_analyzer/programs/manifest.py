@@ -296,6 +296,7 @@ class SavedProgram(TypedDict):
     returned: Annotated[dict[Name, Name], at_most(_MAX_LEAVES)]
     completions: Annotated[Many[Annotated[SavedCompletion, _Whole()]], Field(max_length=1000)]
     held: Many[tuple[Place, Packed]]
+    open_floats: Annotated[frozenset[Place], Field(fail_fast=True)]
     frozen: Many[tuple[Place, Annotated[str, Field(max_length=64)], Any]]
     result: _Result
 

@@ -187,6 +187,23 @@ class ConstantTexts(Note, code="constant_texts"):
     longest: int | None
 
 
+class OpenFloats(Note, code="open_floats"):
+    """Floats that vary are inputs of it.
+
+    Attributes:
+        names: of the arguments.
+        tried, values: with how many of how many recorded values it was compared with the model.
+    """
+
+    names: Names
+    tried: int
+    values: int
+
+    @property
+    def is_remark(self) -> bool:
+        return True
+
+
 class UnreadInputs(Note, code="unread_inputs"):
     """Nothing of it depends on the values of inputs."""
 

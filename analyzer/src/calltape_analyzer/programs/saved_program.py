@@ -86,6 +86,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "returned": program.returned,
         "completions": tuple(map(_completion_document, variant.completions.values())),
         "held": tuple(variant.held.items()),
+        "open_floats": variant.open_floats,
         "frozen": tuple((i, str(t.dtype), t.tolist()) for i, t in variant.frozen.items()),
         "result": {
             "layout": _layout_document(template.layout),
@@ -132,6 +133,7 @@ def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     zeros = document["zeros"]
     made.zeros = ZeroSizes(frozenset(zeros["taken"]), dict(zeros["rejected"]))
     made.held = dict(document["held"])
+    made.open_floats = document["open_floats"]
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
     made.completions = {completion.key: completion for completion in completions}
     return made
@@ -261,6 +263,9 @@ def check_program(program: Program) -> None:
         _expect(place < len(group.layout.tensors), "a tensor")
     for place in program.variant.held:
         _expect(place < len(group.layout.scalars), "a constant")
+    for place in program.variant.open_floats:
+        kinds = [one.kind for one in group.layout.scalars]
+        _expect(place < len(kinds) and kinds[place] == "float", "a float")
     for completion in program.variant.completions.values():
         _check_completion(group, completion)
     _check_result(program)

@@ -64,7 +64,7 @@ class VariantVerdict(Fact, code="verdict"):
         rejected: how many of them have no program.
         lacks_values: whether some recorded values have none.
         constant: how many have only programs for one size or one value.
-        open: the dimensions and ints that may have values that nobody recorded.
+        open: the dimensions and numbers that may have values that nobody recorded.
         closed: those that varied, and may not; and floats that differ between variants, each of
             which is for one value.
         tried, taken: how many unrecorded sizes were looked at, and how many of them a
@@ -162,14 +162,15 @@ def _verdict_on(
     taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
     lacks_values = any(one.kind == "values" or one.variant.held for one in lacks)
     lacks_sizes = bool(rejected) or any(one.kind != "values" for one in lacks)
-    numbers = list(dict.fromkeys([*floats, *_held_numbers(wide, variant)]))
+    numbers = list(dict.fromkeys([*floats, *_numbers(wide, variant, held=True)]))
+    open_numbers = [one for one in _numbers(wide, variant, held=False) if one not in numbers]
     is_whole = not (lacks_sizes or lacks_values or constant or numbers)
     scope: Scope = "general"
     reason: Fact | None = None
     if rejected == len(rows):
         scope = "rejected"
         reason = lacks[-1].reason if lacks else Because(Why.NO_PROGRAM)
-    elif not is_whole or len(moved) < len(free) or not free:
+    elif not is_whole or len(moved) < len(free) or not (free or open_numbers):
         scope = "recorded sizes only"
         if lacks:
             reason = lacks[-1].reason
@@ -186,7 +187,7 @@ def _verdict_on(
         rejected=rejected,
         lacks_values=lacks_values,
         constant=constant,
-        open=tuple(_name(variant, i) for i in moved),
+        open=(*(_name(variant, i) for i in moved), *open_numbers),
         closed=(*(_name(variant, i) for i in free if i not in moved), *numbers),
         tried=len(beside),
         taken=taken,
@@ -194,14 +195,15 @@ def _verdict_on(
     )
 
 
-def _held_numbers(programs: Iterable[Program], variant: VariantFacts) -> Iterator[str]:
-    """The floats that are constants of programs for calls of a variant. A text or a switch is not
-    expected to be another one."""
+def _numbers(programs: Iterable[Program], variant: VariantFacts, *, held: bool) -> Iterator[str]:
+    """The floats that are constants of programs for calls of a variant, or their inputs. A text or
+    a switch is not expected to be another one."""
     for program in programs:
         own = program.variant
         if own.group.key.takes(variant.group.key):
+            floats = (i for i, value in own.held.items() if type(value) is float)
             places = own.group.layout.scalars
-            yield from (str(places[i]) for i, value in own.held.items() if type(value) is float)
+            yield from (str(places[i]) for i in (floats if held else sorted(own.open_floats)))
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:

@@ -156,7 +156,8 @@ class _Rebuilding:
         if node.kind == "complex" and type(value) is tuple:
             value = complex(*value)
         base: Any = _SCALAR_TYPES[node.kind]
-        if type(value) is not base and type(value).__name__ != "SymInt":  # an int while tracing
+        # While tracing, a symbol stands for a number.
+        if type(value) is not base and type(value).__name__ not in ("SymInt", "SymFloat"):
             raise TapeError(
                 "invalid", f"a {type(value).__name__} where the structure says {base.__name__}"
             )

@@ -391,6 +391,8 @@ class VariantFacts:
             find broadcasting, or equal dimensions that differ in other variants.
         held: texts and floats, by their number among the layout's scalars, that vary over the calls
             and are constants of the program, because the model does something else with others.
+        open_floats: floats, by their number among the layout's scalars, that vary over the calls
+            and are inputs of the program.
         zeros: what is known of sizes of 0 that no call had.
     """
 
@@ -407,6 +409,7 @@ class VariantFacts:
     public_name: str = ""
     names_context: bool = False
     held: dict[int, Any] = field(default_factory=dict)
+    open_floats: frozenset[int] = frozenset()
     capped: bool = False
     zeros: ZeroSizes = field(default_factory=ZeroSizes)
     _every: SizeTable | None = None

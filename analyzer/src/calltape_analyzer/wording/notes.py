@@ -226,6 +226,10 @@ WORDS = {
     notes.ConstantTensor: "{place} is a constant of it: calls with another value of it are "
     "rejected",
     notes.ConstantTexts: _constant_texts,
+    notes.OpenFloats: lambda note: (
+        f"takes any value of {', '.join(note.names)}, as a float64 tensor without dimensions: "
+        f"{note.tried} of {note.values} recorded values were tried"
+    ),
     notes.UnreadInputs: lambda note: (
         f"nothing of it depends on the values of {named(note.names, _MAX_SHOWN)}"
     ),
