@@ -3,6 +3,7 @@ these models gave other results without a word, or was exported for its recorded
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import NoVariant, export
-from calltape_analyzer.programs.notes import ConstantTexts
+from calltape_analyzer.programs.notes import OpenFloats
 from tests.analyzer.exported import Call, call, made, taped
 
 
@@ -26,6 +27,13 @@ class Scale(torch.nn.Module):
         return x * t + words.mean(1)[:, None, None]
 
 
+class Sine(Scale):
+    """As :class:`Scale`, with what Python makes of the float: a constant of each program."""
+
+    def forward(self, x: torch.Tensor, t: float, words: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, math.sin(t), words)
+
+
 class Label(torch.nn.Module):
     """As :class:`Scale`, with a float that changes nothing."""
 
@@ -37,8 +45,15 @@ def scaled(batch: int, t: float, length: int) -> Call:
     return call(randn(batch, 2, length), t, randn(batch, length))
 
 
+def test_one_value_of_a_float_in_each_part_is_tried_in_the_others(tmp_path: Path) -> None:
+    unseen = [scaled(batch, 700.75, 6) for batch in (1, 2, 5)]
+    programs = made(tmp_path, Scale(), [scaled(2, 951.5, 5), scaled(1, 11.25, 7)], unseen)
+    told = [note for one in programs.values() for note in one.remarks]
+    assert told.count(OpenFloats(("t",), 2, 2)) == len(programs) == 2
+
+
 def test_one_value_of_a_float_is_no_evidence(tmp_path: Path) -> None:
-    model = Scale()
+    model = Sine()
     programs = export(taped(tmp_path, model, [scaled(2, 951.5, 5), scaled(1, 11.25, 7)]), model)
     for batch in (1, 2, 5):
         with pytest.raises(NoVariant, match=r"t is 700\.75; this program has"):
@@ -52,9 +67,8 @@ def test_a_float_that_changes_nothing_is_free(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, model, [scaled(2, 951.5, 5), scaled(1, 11.25, 7)]), model)
     args, _ = scaled(2, 700.75, 6)
     torch.testing.assert_close(programs(*args), model(*args))
-    notes = [note for one in programs.values() for note in one.notes]
-    constants = [note for note in notes if isinstance(note, ConstantTexts)]
-    assert {(note.tried, note.values) for note in constants} == {(2, 2)}
+    told = [note for one in programs.values() for note in one.remarks]
+    assert OpenFloats(("t",), 2, 2) in told
 
 
 class Keep(torch.nn.Module):

@@ -1,0 +1,156 @@
+"""A float argument that varies, such as the time step of a diffusion model, is an input of its
+program, and not one constant program per recorded value."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from calltape_analyzer import NoVariant, TapeError, export, load_programs
+from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
+from tests.analyzer.exported import Call, assert_as_module, call, made, taped
+
+VALUES, UNSEEN = (951.5, 11.25, 3.5), (700.75, 2.0, 4.0)
+
+
+class TimeStep(torch.nn.Module):
+    """An embedding of a time step, which may be an int as well, as diffusion models have it."""
+
+    def forward(self, x: Tensor, t: float) -> Tensor:
+        dtype = torch.float64 if isinstance(t, float) else torch.int64
+        steps = torch.tensor([t], dtype=dtype).expand(x.shape[0])
+        rates = torch.exp(-math.log(10000) * torch.arange(0, 8, dtype=torch.float32) / 8)
+        angles = steps[:, None].float() * rates[None]
+        return x + torch.cat([angles.sin(), angles.cos()], -1)
+
+
+class Bounds(torch.nn.Module):
+    """A float as a fill value, as a threshold and as a bound."""
+
+    def forward(self, x: Tensor, t: float) -> Tensor:
+        return torch.full_like(x, t) + torch.where(x > t, x, t) + x.clamp(max=t)
+
+
+class Row(torch.nn.Module):
+    """A float that selects a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows = torch.nn.Embedding(1000, 16)
+
+    def forward(self, x: Tensor, t: float) -> Tensor:
+        return x + self.rows(torch.tensor([int(t)]))
+
+
+class Returned(torch.nn.Module):
+    """A result that is a float."""
+
+    def forward(self, x: Tensor, t: float) -> tuple[Tensor, float]:
+        return x.half() * t, t * 2
+
+
+class Branching(torch.nn.Module):
+    """Something else for large floats."""
+
+    def forward(self, x: Tensor, t: float) -> Tensor:
+        return x * 2 if t > 500.0 else x - t
+
+
+class Named(torch.nn.Module):
+    """What no trace can do for any float: look it up."""
+
+    def forward(self, x: Tensor, t: float) -> Tensor:
+        return x + {951.5: 1.0, 11.25: 2.0, 3.5: 3.0}.get(t, 4.0)
+
+
+class Unread(torch.nn.Module):
+    """A float that changes nothing."""
+
+    def forward(self, x: Tensor, t: float) -> Tensor:
+        return x * 2
+
+
+def calls(values: Sequence[float] = VALUES, batch: int = 2) -> list[Call]:
+    made = torch.Generator().manual_seed(0)
+    return [call(torch.rand(batch + i, 16, generator=made), t) for i, t in enumerate(values)]
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+@pytest.mark.parametrize("model", [TimeStep(), Bounds(), Row(), Returned(), Unread()])
+@pytest.mark.integration
+def test_one_program_takes_any_float(tmp_path: Path, model: torch.nn.Module, to: str) -> None:
+    programs = made(tmp_path, model, calls(), calls(UNSEEN, 7), to=to)
+    (program,) = programs.values()
+    assert OpenFloats(("t",), 3, 3) in program.remarks
+
+
+def test_a_verdict_names_the_float(tmp_path: Path) -> None:
+    programs = made(tmp_path, Bounds(), calls(), calls(UNSEEN, 7))
+    (verdict,) = programs.verdicts
+    assert verdict.scope == "general"
+    assert verdict.open == ("x[0]", "t")
+
+
+def test_a_float_alone_may_vary(tmp_path: Path) -> None:
+    """No size varied, and new calls may still be others than the recorded ones."""
+    own, unseen = ([call(torch.ones(2, 3), t) for t in some] for some in (VALUES, UNSEEN))
+    (verdict,) = made(tmp_path, Bounds(), own, unseen).verdicts
+    assert (verdict.scope, verdict.open) == ("general", ("t",))
+
+
+def test_the_float_may_be_infinite_or_not_a_number(tmp_path: Path) -> None:
+    values = (1.0, math.inf, math.nan, 0.25)
+    made(tmp_path, Bounds(), calls(values), calls((-math.inf, 0.5, math.nan), 7))
+
+
+def test_one_program_per_side_of_a_branch(tmp_path: Path) -> None:
+    values = (951.5, 11.25, 3.5, 600.0)
+    programs = made(tmp_path, Branching(), calls(values), calls(UNSEEN, 7))
+    assert len(programs) == 2
+
+
+def test_a_float_that_is_looked_up_is_a_constant(tmp_path: Path) -> None:
+    model = Named()
+    programs = export(taped(tmp_path, model, calls()), model)
+    assert programs.verify().ok
+    assert len(programs) == 3
+    assert_as_module(programs, model, calls(VALUES, 7))
+    with pytest.raises(NoVariant, match=r"t is 700\.75; this program has"):
+        programs(*calls(UNSEEN)[0][0])
+
+
+def test_texts_and_floats_together_are_constants(tmp_path: Path) -> None:
+    class Both(torch.nn.Module):
+        def forward(self, x: Tensor, t: float, how: str) -> Tensor:
+            return x * t if how == "times" else x + t
+
+    own = [call(torch.rand(2 + i, 3), t, how) for i, (t, how) in
+           enumerate([(2.5, "times"), (3.5, "plus"), (4.5, "times")])]  # fmt: skip
+    programs = made(tmp_path, Both(), own)
+    assert not any(isinstance(n, OpenFloats | ConstantTexts) for p in programs.values()
+                   for n in p.told)  # fmt: skip
+
+
+def test_saved_programs_take_any_float(tmp_path: Path) -> None:
+    model = Bounds()
+    made(tmp_path, model, calls()).save(tmp_path / "saved")
+    assert_as_module(load_programs(tmp_path / "saved", trusted=True), model, calls(UNSEEN, 7))
+
+
+def test_a_saved_program_cannot_open_what_is_no_float(tmp_path: Path) -> None:
+    made(tmp_path, Bounds(), calls()).save(tmp_path / "saved")
+    manifest = tmp_path / "saved" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    (program,) = document["programs"]
+    assert program["open_floats"] == [0]
+    program["open_floats"] = [1]
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(TapeError, match="its manifest contradicts itself"):
+        load_programs(tmp_path / "saved", trusted=True)
