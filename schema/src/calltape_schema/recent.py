@@ -81,7 +81,8 @@ class Interner(Generic[T]):
         if last is not None and last[0] is data:
             return last[1]  # type: ignore[no-any-return]
         # What is refused, or taken, under some limits may not be under others.
-        key = data if allowed() == 1 else (data, allowed())
+        times = allowed()
+        key = data if times == 1 else (data, times)
         known = self._recent.get(key)
         if known is None:
             try:

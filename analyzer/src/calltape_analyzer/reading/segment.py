@@ -570,16 +570,21 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
-            with self.worth.limits or nullcontext():
-                self.checks.note_read(position)
-                record = self.reader.record_at(position)
-                checked_inputs(record.inputs)
-                self._wide.take(record.inputs.scalars)
-                if record.outputs is not None:
-                    record.outputs.spec()
-                    self._wide.take(record.outputs.scalars)
+            if (limits := self.worth.limits) is None:  # a context per call would be dear
+                return self._record(position)
+            with limits:
+                return self._record(position)
         except TapeError as error:
             raise self.checks.unsound(error, position) from None
+
+    def _record(self, position: int) -> CallRecord:
+        self.checks.note_read(position)
+        record = self.reader.record_at(position)
+        checked_inputs(record.inputs)
+        self._wide.take(record.inputs.scalars)
+        if record.outputs is not None:
+            record.outputs.spec()
+            self._wide.take(record.outputs.scalars)
         return record
 
     def bytes_of(self, place: TensorPlace) -> bytearray:
