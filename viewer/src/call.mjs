@@ -92,17 +92,18 @@ export class Call {
     for (const { call, key } of parts) {
       const blob = await this.tape.blobOf(call);
       const { entries, start } = await blob.entries(onProgress);
+      if (!entries.has(key)) throw invalid(`${leaf.key}: the blob of call ${call.record.call} has no entry for it`);
       found.push({ call, blob, start, entry: entries.get(key) });
     }
     // If the dtype of one part is unknown, none is compared.
-    const later = found.find(({ entry }) => stored === null || entry?.isKnown === false);
-    if (later !== undefined && found.every(({ entry }) => entry !== undefined)) {
+    const later = found.find(({ entry }) => stored === null || !entry.isKnown);
+    if (later !== undefined) {
       throw unsupported(`${leaf.key}: of the dtype ${stored === null ? leaf.dtype : later.entry.dtype}`);
     }
     for (const { call, blob, start, entry } of found) {
-      const own = entry === undefined ? [] : sizesOf(entry.shape);
-      if (entry === undefined || stored === null || stored.dtype !== entry.dtype || !areAlike(own, sizes, axis)) {
-        const had = entry === undefined ? "no entry" : `${entry.dtype}[${entry.shape}]`;
+      const own = sizesOf(entry.shape);
+      if (stored.dtype !== entry.dtype || !areAlike(own, sizes, axis)) {
+        const had = `${entry.dtype}[${entry.shape}]`;
         throw invalid(`${leaf.key}: the record says ${leaf.dtype}[${leaf.shape}], the blob of call ${call.record.call} has ${had}`);
       }
       if (axis !== undefined) length += own[axis];

@@ -294,8 +294,10 @@ def test_ranges_that_lie_are_told(tmp_path: Path) -> None:
 def test_bools_are_0_or_1(tmp_path: Path) -> None:
     made = Forged(tmp_path / "a.tape", (torch.tensor([True, False]),))
     made.blob = made.blob[:-2] + b"\1\2"
-    with open_tape(made.write()) as tape, pytest.raises(TapeError, match="neither 0 nor 1"):
-        _ = tape[0].inputs
+    with open_tape(made.write()) as tape:
+        with pytest.raises(TapeError, match="neither 0 nor 1"):
+            _ = tape[0].inputs
+        assert [error.kind for error in tape.verify()] == ["invalid"]
 
 
 def test_the_last_call_that_can_be(tmp_path: Path) -> None:

@@ -84,8 +84,6 @@ def tensor_of(leaf: Leaf, data: bytearray) -> Any:
             plain = torch.frombuffer(data, dtype=integer).view(kept)
         else:  # frombuffer raises for an empty buffer
             plain = torch.empty(kept, dtype=integer)
-        if dtype is torch.bool and data.translate(None, b"\0\1"):
-            raise ValueError("a bool that is neither 0 nor 1")
         if leaf.strides is not None:
             plain = as_laid_out(plain, leaf.strides)
         is_quantized = leaf.dtype.startswith(("qint", "quint"))

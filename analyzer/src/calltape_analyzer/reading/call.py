@@ -432,11 +432,15 @@ class Call(Shown):
         record = self.record
         try:
             self.segment.checks.blob(self.position, record)
-            self.segment.checks.blobs(self.position, record, _taken_keys(record))
-            self._check_sum()
+            if not entries:
+                self.segment.checks.blobs(self.position, record, _taken_keys(record))
+                self._check_sum()
             for leaf in _leaves_with_values(record) if entries else ():
                 try:
-                    self._place(leaf)
+                    if leaf.dtype == "bool":
+                        self._bytes(leaf)
+                    else:
+                        self._place(leaf)
                 except TapeError as error:
                     if error.kind != "unsupported" or not later_dtypes:
                         raise
@@ -446,7 +450,10 @@ class Call(Shown):
     def _bytes(self, leaf: Leaf) -> bytearray:
         place = self._place(leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((place.size,), 1)], leaf.key or "")
-        return self.segment.bytes_of(place)
+        data = self.segment.bytes_of(place)
+        if leaf.dtype == "bool" and data.translate(None, b"\0\1"):
+            raise TapeError("invalid", f"{leaf.key}: a bool that is neither 0 nor 1")
+        return data
 
     def _place(self, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, which are as their checksums say.

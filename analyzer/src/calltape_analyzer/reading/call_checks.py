@@ -140,18 +140,22 @@ class CallChecks:
         if key not in record.elsewhere:
             self._check_tensor(position, own, key)
             return
-        if record.blob is not None:  # without it no value of the call is there
+        # Without it no value of the call is there; a later codec costs the values in it alone.
+        if record.blob is not None and record.blob.is_supported:
             if record.blob.steps:
                 self._reader.blob_member(own)
             else:
                 self.blob(position, own)
         number = None
         try:
-            for holder, there in self._reader.holders(record, key).parts:
-                number = holder.call
-                at = self._scan.position(number)
+            parts, axis = self._reader.holders(record, key)
+            for holder, there in parts:
+                number = holder.call if holder.call != record.call else None
+                at = self._scan.position(holder.call)
                 assert at is not None
                 self._check_tensor(at, holder, there)
+                if axis is not None:  # each part is read as a whole before the next one
+                    self._reader.span(holder, there)
         except TapeError as error:
             raise self._of_holder(error, position, record, number) from None
 

@@ -93,13 +93,6 @@ def _nested(values: Iterator[Any], stored: Sequence[int], shape: Sequence[int]) 
     return items if stored[0] == shape[0] else items * shape[0]
 
 
-def _bools(_: str, data: bytes | bytearray) -> Iterator[bool]:
-    for byte in data:
-        if byte > 1:
-            raise TapeError("invalid", "a bool that is neither 0 nor 1")
-        yield bool(byte)
-
-
 def _floats(dtype: str, data: bytes | bytearray) -> Iterator[float]:
     form = _FLOATS[dtype]
     for (one,) in struct.iter_unpack(f"<{form}", data):
@@ -141,7 +134,7 @@ def _shortest(value: float, encoded: Callable[[float], Any], most: int) -> float
 
 
 _READERS: dict[str, Callable[[str, bytes | bytearray], Iterator[Any]]] = {
-    "bool": _bools,
+    "bool": lambda _, data: map(bool, data),
     "bfloat16": _brain_floats,
     "float8_e8m0fnu": lambda _, data: (
         math.nan if byte == 0xFF else 2.0 ** (byte - 127) for byte in data
