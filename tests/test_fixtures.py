@@ -132,9 +132,11 @@ def test_tar_lists_every_member_of_a_sealed_tape(name: str) -> None:
 def test_all_fixtures_are_small() -> None:
     """A clone fetches what zlib makes of each file. A tape is blocks of 512 bytes, mostly zeros, so
     a count of bytes as they are would weigh the zeros: the two tapes with a checksum for each MiB,
-    which must be larger than that, would be a fifth of it, and are 5 KB of a clone."""
+    which must be larger than that, would be a fifth of it, and are 5 KB of a clone. Each
+    sentence of FORMAT.md that independent readers took in two ways has a tape of a kilobyte, so the
+    limit grew from 2.0 MB with these."""
     files = [path for path in FIXTURES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(len(zlib.compress(path.read_bytes())) for path in files) < 2_000_000
+    assert sum(len(zlib.compress(path.read_bytes())) for path in files) < 2_200_000
 
 
 def test_each_tape_is_listed() -> None:

@@ -231,7 +231,7 @@ async function tableForm(end) {
       ...(row.calls > 0n ? { example: String(row.example) } : {}),
       leaves: leavesOf(row.leaves).map(leafForm),
       scalars: unpack(row.scalars).map(bare),
-      ranges: row.ranges.map((range) => range.map(String)),
+      ranges: [...row.ranges].sort(([one], [other]) => one - other).map((range) => range.map(String)),
     })),
     kinds: table.kinds.map(({ calls, dtypes, ranks, axes }) => ({
       calls: calls.map(String), dtypes, ranks: ranks.map(String), axes: axes.map(axisForm),

@@ -47,8 +47,15 @@ def coverage_form(counted: dict) -> dict:
 
 
 def call_form(call: dict) -> dict:
-    tensors = call["tensors"]
-    made = {"number": str(call["call"]), "values": "damaged" if tensors is None else "ok"}
+    tensors, values = call["tensors"], "ok"
+    trees = (call.get(side, {"leaves": ()}) for side in ("inputs", "outputs"))
+    if tensors is None:
+        values = "damaged"
+    elif not {leaf["key"] for tree in trees for leaf in tree["leaves"] if "key" in leaf} <= {
+        *tensors
+    }:
+        values, tensors = "invalid", None
+    made = {"number": str(call["call"]), "values": values}
     for name in ("time_ns", "duration_ns"):
         if call.get(name) is not None:  # no writer writes nil, and a reader may take it for absent
             made[name] = str(call[name])
