@@ -360,6 +360,7 @@ class InputsTable:
         self._kinds = Room(max_axes, MAX_KIND_BYTES, self.other.add)
         self._rows = Room(max_bytes, max_rows, self._add_coarser)
         self._rooms = self._rows, self._kinds
+        self._seen: int | None = None  # all calls, until one is added
         self.rows: dict[int, Row] = self._rows.parts
         self.kinds: dict[int, Kind] = self._kinds.parts
 
@@ -408,6 +409,7 @@ class InputsTable:
         known = self.rows.get(key)
         row = known or Row(structure, leaves, scalars, numbers[0], numbers[0])
         row.count(numbers, kept=kept, raised=raised, ranges=ranges)
+        self._seen = None
         if known is None:
             self.add_row(key, row)
 
@@ -417,10 +419,12 @@ class InputsTable:
         Raises:
             TapeError: as :meth:`add`.
         """
+        self._seen = None
         self._rows.add(key, row)
 
     def add_kind(self, kind: Kind) -> None:
         """Adds calls of which no more is known than their kind. It is not used any more."""
+        self._seen = None
         self._kinds.add(kind.key, kind)
 
     def _add_coarser(self, row: Row) -> None:
@@ -437,7 +441,9 @@ class InputsTable:
         Raises:
             TapeError: as :meth:`add`; ``limit`` for more calls than a count holds.
         """
-        if self.totals().seen + other.totals().seen > MAX_COUNT:
+        # A survey merges a hundred thousand small tables into one that may be large.
+        seen = (self.totals().seen if self._seen is None else self._seen) + other.totals().seen
+        if seen > MAX_COUNT:
             raise TapeError("limit", "tables of inputs with more than 2^63 calls together")
         self.lower(other.rows_below, other.kinds_below)
         self.other.add(other.other)
@@ -445,6 +451,7 @@ class InputsTable:
             self.add_kind(kind)
         for key, row in other.rows.items():
             self.add_row(key, row)
+        self._seen = seen
 
     def unkept(self) -> InputsTable:
         """All calls, of which none is on a tape any more: the file that had them is gone. This

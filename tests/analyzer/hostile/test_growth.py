@@ -15,16 +15,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from calltape_analyzer import Tape, diff, dynamic_axes, open_tape
+from calltape_analyzer import Tape, diff, dynamic_axes, open_tape, survey
 from calltape_analyzer.cli import app
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.stored_calls import StoredCall
 from calltape_analyzer.programs.rejections import GuardFails
 from calltape_analyzer.pytree.nodes import values_in
+from calltape_analyzer.surveying.survey import Loop
 from calltape_analyzer.targets.torch_inputs import additional_inputs
 from calltape_analyzer.text import alike
 from calltape_schema.records import Segment
 from calltape_schema.tree import BoolNode, DictNode
+from tests.analyzer.surveying.surveyed import written as written_survey
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.counted_work import work_of
 
@@ -237,6 +239,33 @@ def test_files_of_the_same_numbers(tmp_path: Path) -> None:
         return lambda: open_tape(folder)
 
     grows_little(make, 20)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda tapes, _: survey(tapes, Loop()),
+        lambda _, surveys: survey(surveys, Loop()),
+        lambda _, surveys: open_tape(surveys[0]).variants(),
+    ],
+    ids=["tapes", "surveys", "answers"],
+)
+def test_surveys_of_many_recordings(tmp_path: Path, ask: Callable[[Any, Any], Any]) -> None:
+    """A survey renumbers the calls of its recordings, and looks up the recording of each number."""
+    counts: list[int] = []
+    for n in (128, 256, 512):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        tapes = [
+            write_tape(
+                folder / f"{i}.tape", [{"x": zeros(1, 1 + i)}], tape_id=i.to_bytes(16, "big")
+            )
+            for i in range(n)
+        ]
+        surveys = [written_survey(folder / f"{at}.s", *tapes[at::2]) for at in range(2)]
+        counts.append(work_of(lambda: ask(tapes, surveys)))  # noqa: B023 - called at once
+    # Reading the files is so much work that only the increase shows what is quadratic.
+    assert counts[2] - counts[1] < 2.3 * (counts[1] - counts[0]), counts
 
 
 def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:

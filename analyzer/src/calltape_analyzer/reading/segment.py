@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from operator import itemgetter
 
 from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
@@ -150,12 +152,16 @@ class Segment:
         """Their ids, with what was added to the numbers of their calls."""
         return {source.tape: source.first for source in self.sources}
 
+    @cached_property
+    def _firsts(self) -> list[tuple[int, bytes]]:
+        return sorted((first, tape) for tape, first in self.recordings.items())
+
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
         if not self.elsewhere:
             return CallRef(self.manifest.tape, number, (self.recording_began_ns, 0))
-        before = [(first, tape) for tape, first in self.recordings.items() if first <= number]
-        first, tape = max(before, default=(0, self.manifest.tape))
+        behind = bisect_right(self._firsts, number, key=itemgetter(0))
+        first, tape = self._firsts[behind - 1] if behind else (0, self.manifest.tape)
         return CallRef(tape, number - first, (self.recording_began_ns, first))
 
     @property
