@@ -108,9 +108,10 @@ class _Questions:
 
     def explain(self, tape: Any) -> None:
         observed = self.steps.step("observations", tape.observations)
-        leaves = observed.leaves()[:3] if observed is not None else []
-        names = [name for leaf in leaves for name in (f"{leaf.argument}{leaf.path}", leaf.argument)]
-        for name in [*dict.fromkeys(names), "*"]:
+        parts = observed.parts()[:3] if observed is not None else []
+        leaves = [leaf for part in parts for leaf in (*part.layout.tensors, *part.layout.scalars)]
+        names = dict.fromkeys(name for leaf in leaves for name in (str(leaf), leaf.argument))
+        for name in [*list(names)[:6], "*"]:
             self.steps.shown("explain", lambda name=name: tape.explain(name))
             self.steps.shown("explain an axis", lambda name=name: tape.explain(name, 0))
 

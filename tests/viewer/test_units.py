@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.observing.groups import layout_name
+from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack
 from tests.viewer.node import answer, node

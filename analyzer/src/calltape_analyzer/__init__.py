@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from calltape_analyzer.minimising.minimising import MinimiseReport, minimise
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
-    from calltape_analyzer.observing.groups import LayoutSeen
-    from calltape_analyzer.observing.observations import LeafObservation, Observations
+    from calltape_analyzer.observing.memory_layout import LayoutSeen
     from calltape_analyzer.observing.signature import Signature
-    from calltape_analyzer.observing.size_table import Column, SizeRow
-    from calltape_analyzer.observing.tallies import Seen, SizeSeen, Span, Tally
+    from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, Span
     from calltape_analyzer.observing.traffic_counters import (
         CountedGroup,
         CountedKind,
@@ -88,6 +86,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.variants.variant_findings import (
         DimensionFinding,
         IntFinding,
+        SizeSeen,
         SymbolFinding,
         TensorFinding,
         VariantFindings,
@@ -126,12 +125,10 @@ __all__ = [
     "KeyTypeError",
     "LayoutSeen",
     "LeafDifference",
-    "LeafObservation",
     "Limits",
     "MinimiseReport",
     "NoVariant",
     "Note",
-    "Observations",
     "ObserverInfo",
     "PartExplanation",
     "Placeholder",
@@ -158,7 +155,6 @@ __all__ = [
     "Survey",
     "SymbolFinding",
     "Symptom",
-    "Tally",
     "Tape",
     "TapeDifference",
     "TapeError",
@@ -232,13 +228,11 @@ _NAMES = {
     "facts": ("Fact", "Note", "Rejection"),
     "limits": ("Limits",),
     "minimising.minimising": ("MinimiseReport", "minimise"),
-    "observing.size_table": ("Column", "SizeRow"),
+    "observing.size_table": ("Column", "Seen", "SizeRow", "Span"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
     "observer.input_observer": ("InputObserver",),
-    "observing.observations": ("LeafObservation", "Observations"),
     "observing.signature": ("Signature",),
-    "observing.groups": ("LayoutSeen",),
-    "observing.tallies": ("SizeSeen", "Seen", "Span", "Tally"),
+    "observing.memory_layout": ("LayoutSeen",),
     "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),
     "opening": ("Recording", "Recordings", "open_tape", "recordings"),
     "programs.loading": ("load_programs",),
@@ -268,6 +262,7 @@ _NAMES = {
     "variants.variant_findings": (
         "DimensionFinding",
         "IntFinding",
+        "SizeSeen",
         "SymbolFinding",
         "TensorFinding",
         "VariantFindings",

@@ -21,8 +21,7 @@ from pydantic import computed_field
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.contexts import CONTEXT
 from calltape_analyzer.observing.groups import Group
-from calltape_analyzer.observing.size_table import Column, SizeTable
-from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.size_table import Column, Seen, SizeTable
 from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, shown_value, some_of

@@ -26,9 +26,8 @@ from calltape_analyzer.observing.distinctions import fixed_values, structure_val
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.observing.size_table import Column, Seen
 from calltape_analyzer.observing.sorting import CallSource
-from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
 from calltape_analyzer.text import (
     MAX_EXAMPLES,
     Listing,
@@ -41,7 +40,12 @@ from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.derivation import Pools, key_over_lists
 from calltape_analyzer.variants.facts import Fixed, Reason, VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
-from calltape_analyzer.variants.variant_findings import expression, may_be_chance, warnings_of
+from calltape_analyzer.variants.variant_findings import (
+    MAX_SIZES_SHOWN,
+    expression,
+    may_be_chance,
+    warnings_of,
+)
 
 __all__ = ["explain"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from calltape_analyzer.observing.groups import LayoutSeen, layouts_in_words
+from calltape_analyzer.observing.memory_layout import LayoutSeen, layouts_in_words
 from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
 from calltape_analyzer.text import counted, listed, printable, shown_value
 from calltape_analyzer.variants.facts import CountedRange, Reason

@@ -16,7 +16,11 @@ from calltape_analyzer.errors import Damage, InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
 from calltape_analyzer.observing.layout import data_keys_of
 from calltape_analyzer.observing.signature import DataKeys, Signature
-from calltape_analyzer.observing.traffic_counters import TrafficCounters, trusted_counters
+from calltape_analyzer.observing.traffic_counters import (
+    TrafficCounters,
+    counters_of_evidence,
+    trusted_counters,
+)
 from calltape_analyzer.program_source import (
     DimKind,
     GivenArguments,
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from calltape_analyzer.explanation import Explanation
-    from calltape_analyzer.observing.observations import Observations
+    from calltape_analyzer.observing.groups import Observations
     from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.program_source import BatchFor, DimNames
     from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList, VariantShapes
@@ -352,22 +356,19 @@ class Tape(RecordedCalls, ProgramSource):
                 self._data_keys = self._new_data_keys()
 
     @bounded()
-    def observations(self) -> Observations:
-        """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the
-        end of a sealed file, or every record once, but no tensor bytes. Use ``merge`` to add up the
-        observations of several tapes."""
+    def observations(self, sorter: CallSorter | None = None) -> Observations:
+        """What was seen of all calls, by group. Reads the end of a sealed file, or every record
+        once, but no tensor bytes.
+
+        Args:
+            sorter: of the calls, if more ints are known to vary than the tape shows.
+        """
         from calltape_analyzer.observing.sorting import CallSorter
 
-        return self._observed(CallSorter.of(self))
-
-    def _observed(self, sorter: CallSorter) -> Observations:
-        from calltape_analyzer.observing.traffic_counters import counters_of_evidence
-        from calltape_analyzer.variants.counters_by_variant import counted_calls
-
+        sorter = sorter or CallSorter.of(self)
         made = self._soundly(lambda: sorter.observations(self._calls))
         counters = counters_of_evidence(self.counters, self._calls, made.left_out)
-        made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
-        return made
+        return made.with_counters(counters, sorter.signature, sorter.renamed)
 
     @bounded()
     def variants(self) -> VariantList:

@@ -9,9 +9,8 @@ from functools import cached_property
 from calltape_analyzer.observing.distinctions import fixed_values
 from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import varying_ints
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import Seen, SizeTable, Span
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import find_variants
 from calltape_analyzer.variants.derivation import Pools
@@ -72,7 +71,7 @@ class TapeTraffic:
     def __init__(self, tape: Tape, varying: frozenset[str]) -> None:
         self.tape = tape
         sorter = CallSorter.of(tape).with_varying(varying)
-        self.observations = tape._observed(sorter)
+        self.observations = tape.observations(sorter)
         self.variants: list[VariantFacts] = [variant.facts for variant in tape.variants()]
         if not varying <= _varying_on(tape):
             self.variants = [found.facts for found in find_variants(tape, sorter)]

@@ -15,16 +15,11 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.observing.distinctions import difference_of
-from calltape_analyzer.observing.groups import SortedCall
-from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.groups import Observations, SortedCall
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter, CallSource
-from calltape_analyzer.observing.traffic_counters import (
-    counters_of_evidence,
-    has_raised,
-    raised_are_evidence,
-)
+from calltape_analyzer.observing.traffic_counters import counters_of_evidence, has_raised
 from calltape_analyzer.plain_data import MAX_ROWS, PlainData, Shown, Sketch, Text
 from calltape_analyzer.program_source import (
     BatchFor,
@@ -41,13 +36,8 @@ from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.text import counted, variant_names
-from calltape_analyzer.variants.counters_by_variant import (
-    add_counted_sizes,
-    constant_pools,
-    counted_calls,
-)
-from calltape_analyzer.variants.derivation import Pools, find_symbols, variants_of
-from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
+from calltape_analyzer.variants.derivation import Pools, constant_pools, find_symbols, variants_of
+from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts, add_counted_sizes
 from calltape_analyzer.variants.merging import lacking, merged, whole
 from calltape_analyzer.variants.names import name_symbols, name_variants
 from calltape_analyzer.variants.variant_findings import VariantFindings, VariantTable, findings_of
@@ -170,8 +160,7 @@ class Variant(ProgramSource, Shown):
         for call in self._tape.calls:
             if self.facts.has(self.sorter.sorted(call.record.inputs)):
                 found[has_raised(call)].append(call)
-        returned, raised = found[False], found[True]
-        return raised if raised_are_evidence(len(returned)) else returned
+        return found[False] or found[True]
 
     @bounded()
     def accepts(
@@ -490,9 +479,8 @@ def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) ->
         sorter: has the signature of the calls.
     """
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
-    names = sorter.signature, sorter.renamed
-    observed.set_counted_calls(counted_calls(counters, *names))
-    found = variants_of(observed, constant_pools(counters, *names))
+    observed = observed.with_counters(counters, sorter.signature, sorter.renamed)
+    found = variants_of(observed, constant_pools(counters, sorter.signature, sorter.renamed))
     name_variants(found, sorter.signature)
     for facts in found:
         name_symbols(facts)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer.editing.diagnosis import diagnose
-from calltape_analyzer.observing.groups import (
+from calltape_analyzer.observing.memory_layout import (
     CONTIGUOUS,
     LayoutSeen,
     layout_name,

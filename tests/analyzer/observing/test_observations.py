@@ -1,4 +1,4 @@
-"""Observations of several tapes add up to those of one tape of all calls."""
+"""Observations of several tapes are those of one tape of all calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given as with_values
 from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, open_tape
-from calltape_analyzer.observing.observations import LeafObservation, Observations
-from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.observing.groups import Observations
+from calltape_analyzer.observing.size_table import Span
 from tests.analyzer.observed import Given, Optional, given, recorded, tape_of, zeros
 
 
@@ -66,26 +66,6 @@ CALLS: st.SearchStrategy[Given] = st.tuples(
 )
 
 
-def plain_leaf(leaf: LeafObservation) -> dict[str, Any]:
-    """A leaf observation without the calls in which things were first seen: tapes that are
-    recorded anew have ids of their own."""
-    return {
-        "calls": leaf.calls,
-        "kinds": leaf.kinds,
-        "dtypes": leaf.dtypes,
-        "ranks": leaf.ranks,
-        "devices": leaf.devices,
-        "formats": leaf.formats,
-        "sizes": {at: counts(tally) for at, tally in leaf.sizes.items()},
-        "values": counts(leaf.values),
-        "range": leaf.range,
-    }
-
-
-def counts(tally: Any) -> dict[str, int]:
-    return {f"{type(v).__name__} {v!r}": seen.calls for v, seen in tally.items()}
-
-
 def plain(observations: Observations) -> dict[str, Any]:
     """Everything that was seen, but for the first calls."""
     return {
@@ -97,63 +77,23 @@ def plain(observations: Observations) -> dict[str, Any]:
                 "facts": group.facts,
                 "rows": {row: seen.calls for row, seen in group.rows.items()},
                 "ranges": group.ranges,
-                "devices": group.devices,
                 "formats": group.formats,
                 "places": [str(p) for p in (*group.layout.tensors, *group.layout.scalars)],
             }
             for key, group in observations.groups.items()
         },
-        "leaves": {(leaf.argument, leaf.path): plain_leaf(leaf) for leaf in observations.leaves()},
-    }
-
-
-def exact(observations: Observations) -> dict[str, Any]:
-    """Everything, with the first calls, for observations of the same tapes."""
-    return plain(observations) | {
-        "first": {repr(key): group.first for key, group in observations.groups.items()},
-        "rows": {repr(key): group.rows.items() for key, group in observations.groups.items()},
-        "constants": {repr(k): repr(group.constants) for k, group in observations.groups.items()},
-        "order": [(leaf.argument, leaf.path) for leaf in observations.leaves()],
     }
 
 
 @with_values(st.lists(CALLS, max_size=8), st.integers(0, 8))
-def test_two_tapes_add_up_to_one_of_all_calls(
+def test_two_tapes_opened_together_are_one_of_all_calls(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Given], cut: int
 ) -> None:
     directory = tmp_path_factory.mktemp("a")
     whole = tape_of(directory, calls, Optional(), values="none")
-    parts = [tape_of(directory, part, Optional(), values="none")
+    parts = [recorded(directory, part, Optional(), values="none")
              for part in (calls[:cut], calls[cut:])]  # fmt: skip
-    merged = parts[0].observations().merge(parts[1].observations())
-    assert plain(merged) == plain(whole.observations())
-
-
-@with_values(st.lists(st.lists(CALLS, max_size=4), min_size=3, max_size=3))
-def test_merging_is_associative_and_commutative(
-    tmp_path_factory: pytest.TempPathFactory, parts: list[list[Given]]
-) -> None:
-    directory = tmp_path_factory.mktemp("a")
-    a, b, c = (
-        tape_of(directory, calls, Optional(), values="none").observations() for calls in parts
-    )
-    expected = exact(a.merge(b).merge(c))
-    assert exact(a.merge(b.merge(c))) == expected
-    for order in itertools.permutations((a, b, c)):
-        assert exact(order[0].merge(order[1]).merge(order[2])) == expected
-
-
-@with_values(st.lists(CALLS, max_size=8), st.integers(0, 8))
-def test_tapes_opened_together_give_what_they_merge_to(
-    tmp_path_factory: pytest.TempPathFactory, calls: list[Given], cut: int
-) -> None:
-    # The same files, so that even the first calls are the same.
-    directory = tmp_path_factory.mktemp("a")
-    paths = [recorded(directory, part, Optional(), values="none")
-             for part in (calls[:cut], calls[cut:])]  # fmt: skip
-    together = open_tape(paths).observations()
-    one, other = (open_tape(path).observations() for path in paths)
-    assert exact(together) == exact(one.merge(other))
+    assert plain(open_tape(parts).observations()) == plain(whole.observations())
 
 
 @with_values(st.lists(CALLS, max_size=8), st.randoms(use_true_random=False))
@@ -200,10 +140,9 @@ def fussy_tape(directory: Path, steps: list[int]) -> Tape:
 def test_calls_that_raised_are_evidence_only_where_all_did(
     tmp_path: Path, parts: tuple[list[int], list[int]]
 ) -> None:
-    one, other = (fussy_tape(tmp_path, steps).observations() for steps in parts)
+    for steps in parts:
+        fussy_tape(tmp_path, steps)
     together = open_tape(sorted(tmp_path.iterdir())).observations()
-    assert exact(one.merge(other)) == exact(together)
-    assert exact(other.merge(one)) == exact(together)
     every = [*parts[0], *parts[1]]
     assert together.raised == sum(step < 0 for step in every)
     assert together.calls == (sum(step > 0 for step in every) or len(every))
@@ -211,31 +150,22 @@ def test_calls_that_raised_are_evidence_only_where_all_did(
 
 def test_ranges_of_one_tensor_are_those_of_all_its_calls(tmp_path: Path) -> None:
     parts = [[given(ids(4, 9, 3))], [given(ids(2, 5, 3)), given(ids(7, 30, 3))]]
-    one, other = (tape_of(tmp_path, calls).observations() for calls in parts)
-    for merged in (one.merge(other), other.merge(one)):
-        (group,) = merged.groups.values()
-        assert group.ranges == {0: Span(2, 30)}
-        assert group.rows.items()[0][1].calls == 3
+    paths = [recorded(tmp_path, calls) for calls in parts]
+    (group,) = open_tape(paths).observations().groups.values()
+    assert group.ranges == {0: Span(2, 30)}
+    assert group.rows.items()[0][1].calls == 3
 
 
 def test_layout_and_constants_are_those_of_the_first_call(tmp_path: Path) -> None:
     # Private texts tell no groups apart, but one of them is kept.
     calls = [[given(SimpleNamespace(x=zeros(2), _tag=tag))] for tag in ("u", "v", "w")]
-    parts = [tape_of(tmp_path, part).observations() for part in calls]
-    first = min(parts, key=lambda part: part.in_order()[0].first)
-    expected = first.in_order()[0].constants
-    for order in itertools.permutations(parts):
-        (group,) = order[0].merge(order[1]).merge(order[2]).groups.values()
-        assert group.constants == expected
-        assert group.first == first.in_order()[0].first
-
-
-def test_merging_leaves_its_operands_as_they_were(tmp_path: Path) -> None:
-    one = tape_of(tmp_path, [given(ids(0, 9, 3), steps=2)]).observations()
-    other = tape_of(tmp_path, [given(ids(5, 50, 4), steps=3)]).observations()
-    before = exact(one), exact(other)
-    one.merge(other).merge(one)
-    assert (exact(one), exact(other)) == before
+    paths = [recorded(tmp_path, part) for part in calls]
+    first = min((open_tape(path).observations().in_order()[0] for path in paths),
+                key=lambda group: group.first)  # fmt: skip
+    for order in itertools.permutations(paths):
+        (group,) = open_tape(order).observations().groups.values()
+        assert group.constants == first.constants
+        assert group.first == first.first
 
 
 def test_memory_follows_distinct_rows_not_calls(tmp_path: Path) -> None:
@@ -246,43 +176,16 @@ def test_memory_follows_distinct_rows_not_calls(tmp_path: Path) -> None:
     assert len(large.rows) == len(small.rows) == 4
     assert [seen.calls for _, seen in large.rows.items()] == [50] * 4
     assert many.calls == large.calls == 200
-    assert len(many.leaves()) == len(few.leaves())
-
-
-def test_leaves_tell_what_was_seen_of_each_argument(tmp_path: Path) -> None:
-    tape = tape_of(
-        tmp_path,
-        [
-            given(ids(3, 7, 5), steps=4),
-            given(ids(1, 5, 2), mask=zeros(4, 2).t(), steps=9),
-            given(x=torch.zeros(2, 3, device="meta"), scale=0.5),
-        ],
-        Optional(),
-    )
-    leaves = {f"{leaf.argument}{leaf.path}": leaf for leaf in tape.observations().leaves()}
-    x, mask, steps, scale = (leaves[name] for name in ("x", "mask", "steps", "scale"))
-    assert (x.calls, mask.calls, steps.calls, scale.calls) == (3, 1, 2, 1)
-    assert x.dtypes == {"int64": 2, "float32": 1}
-    assert x.ranks == {1: 2, 2: 1}
-    assert x.devices == {"cpu": 2, "meta": 1}
-    assert mask.formats == {"transposed (stride order 1,0)": 1}
-    assert x.range == Span(1, 7)
-    assert steps.range == Span(4, 9)
-    assert counts(x.sizes[1, 0]) == {"int 5": 1, "int 2": 1}
-    assert counts(x.sizes[2, 1]) == {"int 3": 1}
-    assert counts(scale.values) == {"float 0.5": 1}
-    assert steps.kinds == Counter(int=2)
 
 
 def test_values_that_python_takes_for_equal_are_told_apart(tmp_path: Path) -> None:
     # 1, 1.0, b"1" and "1" at one place, and a complex number, which tapes keep as two floats.
     values: list[Any] = [1, 1.0, "1", b"1", 1j, 2.5, 1, -0.0, 0.0]
     observed = tape_of(tmp_path, [given(value=value) for value in values]).observations()
-    (leaf,) = observed.leaves()
-    seen = {f"{type(v).__name__} {v!r}": s.calls for v, s in leaf.values.items()}
+    seen = Counter({repr(group.constants): group.calls for group in observed.parts()})
     assert seen == {
-        "int 1": 2, "float 1.0": 1, "str '1'": 1, "bytes b'1'": 1, "tuple (0.0, 1.0)": 1,
-        "float 2.5": 1, "float -0.0": 1, "float 0.0": 1,
+        "()": 2, "(1.0,)": 1, "('1',)": 1, "(b'1',)": 1, "((0.0, 1.0),)": 1, "(2.5,)": 1,
+        "(-0.0,)": 1, "(0.0,)": 1,
     }  # fmt: skip
 
 

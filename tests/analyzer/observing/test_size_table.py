@@ -10,8 +10,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.observing.size_table import SizeRow, SizeTable, value_in
-from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.observing.size_table import Seen, SizeRow, SizeTable, Span, value_in
 from calltape_analyzer.reading.call_ref import CallRef
 
 # Two tensors and two ints, of few values, so that columns are equal and constant for a while.

@@ -49,8 +49,7 @@ def answers(tape: Tape) -> dict[str, Any]:
     found["dynamic"] = [repr(variant.infer_dynamic_shapes(True)) for variant in tape.variants()]
     observed = tape.observations()
     found["ranges"] = sorted(map(repr, (g.ranges for g in observed.groups.values())))
-    found["leaves"] = [leaf.argument for leaf in observed.leaves()]
-    arguments = dict.fromkeys(leaf.argument for leaf in observed.leaves())
+    arguments = dict.fromkeys(name for part in observed.parts() for name in part.layout.arguments)
     found["explained"] = [str(tape.explain(argument)) for argument in arguments]
     found["missing"] = len(tape.counters.missing)
     return found

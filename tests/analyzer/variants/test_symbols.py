@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable, value_in
-from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable, value_in
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.symbols import Relation, Symbol, symbols_of
 

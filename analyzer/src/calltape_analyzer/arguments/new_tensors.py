@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.tallies import Span
+from calltape_analyzer.observing.size_table import Span
 from calltape_analyzer.pytree.memory import (
     as_before,
     as_numbers,

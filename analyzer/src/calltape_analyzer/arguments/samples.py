@@ -20,9 +20,8 @@ from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import GroupKey, SortedCall
 from calltape_analyzer.observing.layout import LeafPath, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import SizeRow
+from calltape_analyzer.observing.size_table import SizeRow, Span
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.description import describe_as_recorded
 from calltape_analyzer.pytree.memory import (
     Place,

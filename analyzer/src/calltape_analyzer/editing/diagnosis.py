@@ -15,7 +15,7 @@ from typing import Literal
 from calltape_analyzer.editing.omission import names_of_path
 from calltape_analyzer.errors import RepeatedCallsError, is_damage
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.groups import layouts_in_words
+from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.classes import ClassIndex, is_never_made

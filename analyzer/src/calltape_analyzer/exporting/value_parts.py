@@ -24,11 +24,10 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import LeafPath
-from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
+from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
 from calltape_analyzer.programs.program import Program

@@ -25,7 +25,7 @@ from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.single_graph import SingleGraph
 from calltape_analyzer.observer.stored_calls import StoredCall
 from calltape_analyzer.observing.signature import Key, Signature
-from calltape_analyzer.observing.traffic_counters import has_raised, raised_are_evidence
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.program_source import BatchFor, DimNames, as_one
 from calltape_analyzer.programs.exported_model import ExportedModel
@@ -355,8 +355,7 @@ class _Stored:
             # To the peer calls that raised are evidence. It refuses if one does not fit the others.
             with contextlib.suppress(InferenceError):
                 return SingleGraph(every, self.signature, self._classes[0])
-        evidence = every if raised_are_evidence(len(returned)) else returned
-        return SingleGraph(evidence, self.signature, self._classes[0])
+        return SingleGraph(returned or every, self.signature, self._classes[0])
 
 
 def _registrations() -> object:

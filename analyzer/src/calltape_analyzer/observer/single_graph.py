@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observer.stored_calls import Argument, Shape, StoredCall
-from calltape_analyzer.observing.observations import shown_constant
+from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.signature import Key, Signature, nested
 from calltape_analyzer.program_source import (
     BatchFor,

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from calltape_analyzer.observing.groups import Group, SortedCall
+from calltape_analyzer.observing.groups import Group, SortedCall, shown_constant, typed_constant
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.observations import shown_constant, typed_constant
 from calltape_analyzer.pytree.nodes import named_children
 from calltape_analyzer.pytree.placeholder import withheld_words
 from calltape_analyzer.text import counted, named

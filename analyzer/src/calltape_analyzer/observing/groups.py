@@ -1,216 +1,46 @@
-"""Groups: calls that differ in sizes and ints only, and a call that is sorted into one.
+"""Groups: calls that differ in sizes and ints only, and everything that was observed, by group.
 
 Shapes alone cannot divide the calls of a group over several programs: they have one layout, and the
-same constants, dtypes and ranks (rule 2 of docs/decisions/export-strategies.md). The same arguments
-are one object, or share memory: a model may ask, or write to one and read the other.
+same constants, dtypes and ranks, and the same arguments are one object, or share memory (rule 2 of
+docs/decisions/export-strategies.md).
 
-The layout of a tensor in memory has a name that people know (contiguous, channels last, with gaps);
-tensors of one name may have different sizes. Axes of size 1 say nothing of a layout, and neither
-does a tensor without elements.
+A group is divided further by texts and floats that are switches: a few values, such as
+``mode="mean"``, come back again and again. A prompt, a file name or a temperature that is drawn
+anew for each call is none (docs/decisions/variants-and-shapes.md has the rule). Memory follows the
+number of distinct sizes.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+import hashlib
+import re
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath
+from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath, Renamed, counter_key_of
+from calltape_analyzer.observing.memory_layout import Shared, layout_in_memory
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable
-from calltape_analyzer.observing.tallies import Seen, Span
-from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.memory import (
-    Place,
-    contiguous_strides,
-    is_dense,
-    overlap,
-    place_of_leaf,
-)
+from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable, Span
+from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.text import counted
-from calltape_schema.blob import contiguous
 from calltape_schema.tree import Leaf
 
 __all__ = [
-    "CONTIGUOUS",
     "Group",
     "GroupKey",
-    "LayoutSeen",
-    "Shared",
+    "Observations",
     "SortedCall",
     "TensorFacts",
-    "layout_in_memory",
-    "layout_name",
-    "layouts_in_words",
-    "shared_memory",
+    "looks_like_name",
+    "may_select",
+    "shown_constant",
+    "switches_of",
+    "typed_constant",
 ]
-
-
-CONTIGUOUS = "contiguous"
-_GAPS = "with gaps"
-_OVERLAPPING = "overlapping"
-_KNOWN = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
-"""The names that torch has for an order of the axes by stride, as in ``torch.memory_format``."""
-
-
-class LayoutSeen(PlainData):
-    """One layout in memory that a tensor had, by its name (``channels_last``), and
-    how many calls had it."""
-
-    name: Text
-    calls: int
-
-
-def layout_name(
-    shape: Sequence[int], strides: Sequence[int] | None, expanded: Collection[int] = ()
-) -> str:
-    """The name of a layout.
-
-    ``contiguous`` is torch's order without gaps, ``channels_last`` and ``channels_last_3d`` are
-    those of ``torch.memory_format``, and ``transposed (stride order 1,0)`` is any other order of
-    the axes, from the largest stride to the smallest. ``with gaps`` stands behind an order, or
-    alone, if there is memory between the elements that is none of theirs (a slice, a step);
-    ``overlapping`` is a tensor of which two elements share memory (sliding windows);
-    ``expanded (axis 0)`` is one whose elements are the same along an axis.
-
-    Args:
-        shape: its sizes.
-        strides: its strides in elements; None for the contiguous ones.
-        expanded: its axes of stride 0, besides those that ``strides`` has.
-    """
-    if 0 in shape:
-        return CONTIGUOUS
-    once = [1 if axis in expanded else size for axis, size in enumerate(shape)]
-    given = strides if strides is not None else contiguous_strides(once)
-    sized = [axis for axis, size in enumerate(shape) if size > 1]
-    same = [axis for axis in sized if axis in expanded or given[axis] == 0]
-    kept = [axis for axis in sized if axis not in same]
-    words = [f"expanded ({'axis' if len(same) == 1 else 'axes'} {_listed(same)})"] if same else []
-    pairs = [(given[axis], shape[axis]) for axis in kept]
-    if _overlaps(pairs):
-        return " and ".join([*words, _OVERLAPPING])
-    order = _order_in_words(given, kept, len(shape))
-    rest = " ".join(
-        [
-            *([order] if order else []),
-            *([] if is_dense([shape[i] for i in kept], [given[i] for i in kept]) else [_GAPS]),
-        ]
-    )
-    return " and ".join([*words, *([rest] if rest else [])]) or CONTIGUOUS
-
-
-def layouts_in_words(layouts: Sequence[LayoutSeen]) -> str | None:
-    """The layouts of one tensor for people: ``contiguous in 3 calls, channels_last in 1``. None if
-    it was contiguous in all calls, as nearly all are."""
-    if all(one.name == CONTIGUOUS for one in layouts):
-        return None
-    first, *others = layouts
-    if not others:
-        return f"{first.name} in {'the only call' if first.calls == 1 else 'all calls'}"
-    more = (f"{one.name} in {one.calls}" for one in others)
-    return ", ".join([f"{first.name} in {counted(first.calls, 'call')}", *more])
-
-
-def _order_in_words(strides: Sequence[int], kept: Sequence[int], rank: int) -> str | None:
-    """The order of the axes that count, if it is not that of their numbers."""
-    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
-    own = [axis for axis in order if axis in kept]
-    if own == sorted(own):
-        return None
-    for known, name in _KNOWN.items():
-        if len(known) == rank and own == [axis for axis in known if axis in kept]:
-            return name
-    return f"transposed (stride order {_listed(order)})"
-
-
-def _overlaps(pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether two elements share memory. Not found are overlaps that need three axes and leave
-    gaps."""
-    if math.prod(size for _, size in pairs) > sum((n - 1) * step for step, n in pairs) + 1:
-        return True
-    # Two steps along one axis may end where steps along another one do.
-    return any(
-        other // math.gcd(one, other) < size and one // math.gcd(one, other) < others_size
-        for (one, size), (other, others_size) in combinations(pairs, 2)
-    )
-
-
-def _listed(axes: Sequence[int]) -> str:
-    return ",".join(map(str, axes))
-
-
-_MAX_PARTNERS = 16
-"""Of one tensor, so many others that it shares memory with are noted."""
-
-
-class Shared(NamedTuple):
-    """Two tensors of a call that are one object, or share memory.
-
-    Attributes:
-        one, other: their numbers in the layout; ``one`` is the first.
-        is_one: whether they are one object.
-    """
-
-    one: int
-    other: int
-    is_one: bool
-
-    def text(self, places: Sequence[object], *, negated: bool = False) -> str:
-        """``value is key``, or ``window shares memory with store``.
-
-        Args:
-            places: the paths of the tensors.
-            negated: whether it is not so: ``value is not key``.
-        """
-        how = "is" if self.is_one else "shares memory with"
-        if negated:
-            how = "is not" if self.is_one else "shares no memory with"
-        return f"{places[self.other]} {how} {places[self.one]}"
-
-
-def shared_memory(leaves: Sequence[Leaf], objects: Sequence[Hashable]) -> tuple[Shared, ...]:
-    """Which tensors are one object, and which have a byte in common. Empty tensors have none.
-
-    Args:
-        leaves: in the order of a layout.
-        objects: of each, what is equal for one object only; None for what is never shared.
-    """
-    first: dict[Hashable, int] = {}
-    found: list[Shared] = []
-    groups: dict[int, list[int]] = defaultdict(list)
-    for i, (leaf, known) in enumerate(zip(leaves, objects, strict=True)):
-        if known is None or 0 in leaf.shape:
-            continue
-        earlier = first.setdefault(known, i)
-        if earlier != i:
-            found.append(Shared(earlier, i, True))
-        elif leaf.storage is not None:
-            groups[leaf.storage].append(i)
-    for members in groups.values():
-        if len(members) > 1:
-            places: dict[int, Place] = {}
-            for i in members:
-                one = contiguous(leaves[i].dtype, (1,))
-                places[i] = place_of_leaf(leaves[i], one.nbytes if one is not None else 1)
-            found += _overlapping(places)
-    return tuple(sorted(found))
-
-
-def _overlapping(places: dict[int, Place]) -> list[Shared]:
-    """The pairs with a byte in common. In the order of where they begin, each is compared with
-    those that have not ended there."""
-    found: list[Shared] = []
-    active: list[int] = []
-    for i in sorted(places, key=lambda i: (places[i].offset, i)):
-        active = [j for j in active if places[j].end > places[i].offset]
-        partners = [j for j in active[-_MAX_PARTNERS:] if overlap(places[j], places[i])]
-        found += [Shared(min(i, j), max(i, j), False) for j in partners]
-        active.append(i)
-    return found
 
 
 class GroupKey(NamedTuple):
@@ -262,7 +92,7 @@ _WORDS = ("", "of rank ", "of layout ", "laid out in memory as ")
 class TensorFacts(NamedTuple):
     """What is the same of a tensor in all calls of a program: dtype, rank, torch's layout, and if
     the model reads it, the layout in memory by its name
-    (:func:`~calltape_analyzer.observing.groups.layout_name`)."""
+    (:func:`~calltape_analyzer.observing.memory_layout.layout_name`)."""
 
     dtype: str
     rank: int
@@ -295,8 +125,8 @@ class Group:
         calls: how many there are.
         rows: their sizes and ints.
         ranges: the smallest and largest element of each integer tensor, by its number.
-        devices, formats: per tensor how many calls had which device, and which layout in memory, by
-            :func:`~calltape_analyzer.observing.groups.layout_name`.
+        formats: per tensor how many calls had which layout in memory, by
+            :func:`~calltape_analyzer.observing.memory_layout.layout_name`.
     """
 
     key: GroupKey
@@ -306,7 +136,6 @@ class Group:
     calls: int = 0
     rows: SizeTable = field(default_factory=SizeTable)
     ranges: dict[int, Span] = field(default_factory=dict)
-    devices: tuple[Counter[str], ...] = ()
     formats: tuple[Counter[str], ...] = ()
 
     @property
@@ -342,10 +171,8 @@ class Group:
         """Counts calls that have the same row."""
         self.calls += seen.calls
         self.rows.add(row, seen)
-        self.devices = self.devices or tuple(Counter() for _ in leaves)
         self.formats = self.formats or tuple(Counter() for _ in leaves)
-        for leaf, devices, formats in zip(leaves, self.devices, self.formats, strict=True):
-            devices[leaf.device] += seen.calls
+        for leaf, formats in zip(leaves, self.formats, strict=True):
             formats[layout_in_memory(leaf)] += seen.calls
 
     def merge(self, other: Group, key: GroupKey | None = None) -> Group:
@@ -367,7 +194,6 @@ class Group:
             self.calls + other.calls,
             self.rows.merge(other.rows),
             ranges,
-            _added(self.devices, other.devices),
             _added(self.formats, other.formats),
         )
 
@@ -379,15 +205,6 @@ def _added(
     if not one or not other:
         return tuple(map(Counter, one or other))
     return tuple(a + b for a, b in zip(one, other, strict=True))
-
-
-def layout_in_memory(leaf: Leaf) -> str:
-    """The name of a tensor's layout in memory; torch's layout of one that is not strided."""
-    if leaf.layout != "strided":
-        return leaf.layout
-    if leaf.strides is None and not leaf.expanded:
-        return CONTIGUOUS
-    return layout_name(leaf.shape, leaf.strides, leaf.expanded)
 
 
 class SortedCall(NamedTuple):
@@ -408,3 +225,241 @@ class SortedCall(NamedTuple):
     row: SizeRow
     leaves: tuple[Leaf, ...]
     signature: Signature
+
+
+MAX_VALUES = 8
+
+
+_MAX_COMBINATIONS = 64
+
+
+_MAX_TEXT = 64
+
+
+_MAX_TYPED = 1024
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}", re.ASCII)
+
+
+Constants = tuple["tuple[str, str] | None", ...]
+"""Type and ``repr`` of each scalar of a call that is not an int."""
+
+
+def switches_of(calls: Collection[Constants], places: Collection[int], every: int) -> set[int]:
+    """The numbers of the texts and floats that are switches, or never varied.
+
+    A switch has at most 8 values, each of which comes twice on average; texts must be short,
+    printable and without white space. All switches together have at most 64 combinations of values,
+    which come twice on average too. If not all can be switches, the ones with fewer values are.
+
+    Args:
+        calls: the combinations of constants that calls have; None stands for too many values.
+        places: the numbers of the constants that may be switches.
+        every: how many calls there were.
+    """
+    values = {i: {constants[i] for constants in calls} for i in places}
+    chosen = {i for i in places if len(values[i]) == 1 and None not in values[i]}
+    varying = [i for i in places if i not in chosen and all(map(_may_switch, values[i]))]
+    every_call = list(calls)
+    part = [0] * len(every_call)  # calls of equal values of all switches so far have one number
+    for i in sorted(varying, key=lambda i: (len(values[i]), i)):
+        if len(values[i]) > MAX_VALUES:
+            break
+        together: dict[Any, int] = {}
+        parts = [
+            together.setdefault((at, constants[i]), len(together))
+            for at, constants in zip(part, every_call, strict=True)
+        ]
+        if len(together) <= _MAX_COMBINATIONS and 2 * len(together) <= every:
+            chosen.add(i)
+            part = parts
+    return chosen
+
+
+def _may_switch(typed: tuple[str, str] | None) -> bool:
+    if typed is None:
+        return False
+    kind, text = typed
+    if kind not in ("str", "bytes"):
+        return True
+    if len(text) > 4 * _MAX_TEXT + 3:
+        return False
+    value = literal_eval(text)
+    return may_select(value.decode("latin-1") if isinstance(value, bytes) else value)
+
+
+def may_select(text: str) -> bool:
+    """Whether a text can be a switch: it is short and printable, and has no white space."""
+    return len(text) <= _MAX_TEXT and text.isprintable() and not re.search(r"\s", text)
+
+
+def looks_like_name(text: str) -> bool:
+    """Whether a text is shown to people as it is."""
+    return _NAME.fullmatch(text) is not None
+
+
+def shown_constant(value: Any) -> str:
+    """A constant for people. A text that looks like a name is shown; of other texts only the length
+    is, because they may be private."""
+    if isinstance(value, bytes):
+        return f"{len(value)} byte{'' if len(value) == 1 else 's'}"
+    if isinstance(value, str) and not looks_like_name(value):
+        return f"text of {len(value)} character{'' if len(value) == 1 else 's'}"
+    return f"{value!r:.40}"
+
+
+def typed_constant(value: Any) -> tuple[str, str]:
+    """Type and ``repr`` of a value; of a long text its start and a hash."""
+    kind = type(value).__name__
+    if not isinstance(value, (str, bytes)) or len(value) <= _MAX_TYPED:
+        return kind, repr(value)
+    data = value if isinstance(value, bytes) else value.encode(errors="surrogatepass")
+    return kind, f"{value[:_MAX_TYPED]!r} {hashlib.blake2b(data).hexdigest()}"
+
+
+@dataclass
+class _Structure:
+    """The calls that differ in sizes, ints, texts and floats only.
+
+    Attributes:
+        counter_key: equal for calls that traffic counters cannot tell apart.
+        parts: the calls by the values of their texts and floats.
+        many: the texts and floats, by number, that have too many values to divide the calls.
+        values: the values of each text and float so far; of ``many`` only None.
+    """
+
+    counter_key: Hashable = None
+    parts: dict[GroupKey, Group] = field(default_factory=dict)
+    many: frozenset[int] = frozenset()
+    values: list[set[Any]] = field(default_factory=list)
+
+    def part(self, key: GroupKey) -> Group | None:
+        return self.parts.get(key.without(self.many))
+
+    def add(self, group: Group) -> Group:
+        """Adds a part that is not there yet, and unites parts that differ in too many values.
+        Returns the part that has its calls then."""
+        key = group.key = group.key.without(self.many)
+        self.parts[key] = group
+        self.values = self.values or [set() for _ in key.constants]
+        for values, constant in zip(self.values, key.constants, strict=True):
+            values.add(constant)
+        many = {i for i, values in enumerate(self.values) if len(values) > MAX_VALUES}
+        if many:
+            self.many |= many
+            for i in many:
+                self.values[i] = {None}
+            self.parts = {group.key: group for group in self._without(self.many)}
+        return self.parts[key.without(self.many)]
+
+    def _without(self, places: frozenset[int]) -> Iterator[Group]:
+        alike: dict[GroupKey, list[Group]] = {}
+        for key, group in self.parts.items():
+            alike.setdefault(key.without(places), []).append(group)
+        return (_together(groups, key) for key, groups in alike.items())
+
+    @property
+    def calls(self) -> int:
+        return sum(part.calls for part in self.parts.values())
+
+    def groups(self, every: int) -> Iterator[Group]:
+        """The calls, divided by the texts and floats that are switches.
+
+        Args:
+            every: how many calls there are with this counter key.
+        """
+        some = next(iter(self.parts.values()))
+        calls = [part.key.constants for part in self.parts.values()]
+        places = set(range(len(some.key.constants)))
+        yield from self._without(frozenset(places - switches_of(calls, places, every)))
+
+
+def _together(groups: list[Group], key: GroupKey) -> Group:
+    """Groups as one. They are merged pair by pair, so that each call is copied a few times only,
+    however many groups there are."""
+    while len(groups) > 1:
+        pairs = zip(groups[::2], groups[1::2], strict=False)
+        odd = groups[-1:] if len(groups) % 2 else []
+        groups = [*(one.merge(other, key) for one, other in pairs), *odd]
+    return replace(groups[0], key=key)
+
+
+@dataclass
+class Observations:
+    """Everything that was seen, by group.
+
+    Attributes:
+        calls: how many calls returned. Their arguments are evidence.
+        raised: how many calls raised. Their arguments are no evidence, unless all calls raised.
+        of_raised: whether no call returned, so that ``calls`` and ``groups`` are of the calls that
+            raised.
+        counted_calls: how many calls were counted, kept or not, by
+            :func:`~calltape_analyzer.observing.layout.counter_key_of`. How often a text or float
+            comes back is measured by that.
+        structures: the calls by layout and facts of their tensors.
+    """
+
+    calls: int = 0
+    raised: int = 0
+    of_raised: bool = True
+    counted_calls: Counter[Hashable] = field(default_factory=Counter)
+    structures: dict[Hashable, _Structure] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> int:
+        """How many calls raised and are no evidence."""
+        return 0 if self.of_raised else self.raised
+
+    @cached_property
+    def groups(self) -> dict[GroupKey, Group]:
+        """The calls by the key of their group, once all of them were counted."""
+        here: Counter[Hashable] = Counter()
+        for known in self.structures.values():
+            here[known.counter_key] += known.calls
+        every = here | self.counted_calls
+        found = (known.groups(every[known.counter_key]) for known in self.structures.values())
+        return {group.key: group for groups in found for group in groups}
+
+    def with_counters(
+        self, counters: TrafficCounters, signature: Signature, renamed: Renamed = str
+    ) -> Observations:
+        """The same calls, with how many such calls were counted, kept or not.
+
+        Args:
+            counters: of the tape, without calls that are no evidence.
+            signature, renamed: as the calls were laid out with.
+        """
+        every = counters.by_counter_key(signature, renamed)
+        calls = {key: sum(group.calls for _, group in same) for key, same in every.items()}
+        return replace(self, counted_calls=Counter(calls))
+
+    def group_of(self, key: GroupKey, call: SortedCall, first: CallRef) -> Group:
+        """The group in which a call with this key is counted.
+
+        Args:
+            key: with the value of every constant.
+            call: any call of the key.
+            first: the first call that is to be counted.
+        """
+        layout, constants = call.layout, call.constants
+        known = self.structures.get(key[:2])
+        if known is None:
+            counter_key = counter_key_of(layout, key.facts, call.signature)
+            known = self.structures[key[:2]] = _Structure(counter_key)
+        group = known.part(key)
+        if group is None:
+            group = known.add(Group(key, layout, constants, first))
+        if first < group.first:
+            group.first, group.layout, group.constants = first, layout, constants
+        return group
+
+    def in_order(self) -> list[Group]:
+        """The groups in the order of their first call."""
+        return sorted(self.groups.values(), key=lambda group: group.first)
+
+    def parts(self) -> list[Group]:
+        """The groups, divided by every text and float that has few values, also if it is no switch,
+        in the order of their first call."""
+        parts = (part for known in self.structures.values() for part in known.parts.values())
+        return sorted(parts, key=lambda part: part.first)

@@ -17,24 +17,47 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import Self
 
-from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 
 __all__ = [
     "Column",
     "Line",
+    "Seen",
     "SizeRow",
     "SizeTable",
+    "Span",
     "array_of",
     "columns_of",
     "value_in",
 ]
+
+
+class Seen(NamedTuple):
+    """How many calls have something, and the first of them."""
+
+    calls: int
+    first: CallRef
+
+
+@dataclass(frozen=True)
+class Span:
+    """Smallest and largest of some numbers."""
+
+    min: int
+    max: int
+
+    def merge(self, other: Span | None) -> Span:
+        """The span of both; this one if there is no other."""
+        if other is None:
+            return self
+        return Span(min(self.min, other.min), max(self.max, other.max))
 
 
 class Column(NamedTuple):

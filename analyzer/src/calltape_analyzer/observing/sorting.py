@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.groups import (
     GroupKey,
+    Observations,
     SortedCall,
     TensorFacts,
-    shared_memory,
+    typed_constant,
 )
 from calltape_analyzer.observing.layout import (
     ArgumentLayout,
@@ -19,11 +20,10 @@ from calltape_analyzer.observing.layout import (
     layout_of_inputs,
     varying_ints,
 )
-from calltape_analyzer.observing.observations import Observations, typed_constant
+from calltape_analyzer.observing.memory_layout import shared_memory
 from calltape_analyzer.observing.signature import PassedArguments, Signature
-from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.observing.tallies import Seen, Span
-from calltape_analyzer.observing.traffic_counters import TrafficCounters, raised_are_evidence
+from calltape_analyzer.observing.size_table import Seen, SizeRow, Span
+from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
 from calltape_analyzer.reading.calls import Calls
@@ -169,7 +169,7 @@ class CallSorter:
             for i, place in enumerate(placed.layout.tensors):
                 if place.number in found.spans:
                     group.ranges[i] = found.spans[place.number].merge(group.ranges.get(i))
-        evidence = raised if raised_are_evidence(returned.calls) else returned
+        evidence = returned if returned.calls else raised
         evidence.raised = raised.calls
         return evidence
 

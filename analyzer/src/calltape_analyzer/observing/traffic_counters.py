@@ -13,14 +13,19 @@ that had not ended when its process died is evidence, because nobody knows that 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import Damage
-from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
+from calltape_analyzer.observing.layout import (
+    ArgumentLayout,
+    Renamed,
+    counter_key_of,
+    layout_of_inputs,
+)
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import Calls
@@ -45,7 +50,6 @@ __all__ = [
     "has_raised",
     "ints_of",
     "left_out_note",
-    "raised_are_evidence",
     "tensors_of",
     "trusted_counters",
 ]
@@ -255,6 +259,25 @@ class TrafficCounters:
                     groups[kind] = left
         return TrafficCounters(groups, self.other_calls, self.missing)
 
+    def by_counter_key(
+        self, signature: Signature, renamed: Renamed = str
+    ) -> dict[Hashable, list[tuple[ArgumentLayout, CountedGroup]]]:
+        """The groups with their layouts, by
+        :func:`~calltape_analyzer.observing.layout.counter_key_of`.
+
+        Args:
+            signature, renamed: as for :func:`~calltape_analyzer.observing.layout.layout_of_inputs`.
+        """
+        found: dict[Hashable, list[tuple[ArgumentLayout, CountedGroup]]] = {}
+        for group in self.groups.values():
+            # The value of a scalar in one call is not known: it equals no default.
+            unknown = [object()] * group.spec.scalars
+            layout = layout_of_inputs(group.spec.root, unknown, signature, renamed)
+            kind = group.kind
+            facts = [(kind.dtypes[p.number], kind.ranks[p.number]) for p in layout.tensors]
+            found.setdefault(counter_key_of(layout, facts, signature), []).append((layout, group))
+        return found
+
     def as_dict(
         self, signature: Signature, kept: Mapping[CountedKind, int] | None = None
     ) -> dict[str, Any]:
@@ -394,17 +417,8 @@ def _is_part(segment: Segment) -> bool:
 
 
 def has_raised(call: Call) -> bool:
-    """Whether a call raised; then it is evidence only as :func:`raised_are_evidence` says."""
+    """Whether a call raised; then it is evidence only if all calls did."""
     return call.record.error is not None
-
-
-def raised_are_evidence(others: int) -> bool:
-    """Whether calls that raised are evidence.
-
-    Args:
-        others: how many calls did not raise.
-    """
-    return others == 0
 
 
 def counters_of_evidence(counters: TrafficCounters, calls: Calls, left_out: int) -> TrafficCounters:

@@ -34,7 +34,8 @@ from typing_extensions import TypedDict
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.contexts import Mode
-from calltape_analyzer.observing.groups import Shared, TensorFacts
+from calltape_analyzer.observing.groups import TensorFacts
+from calltape_analyzer.observing.memory_layout import Shared
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import conditions
 from calltape_analyzer.programs.strategies import Attempt, Strategy

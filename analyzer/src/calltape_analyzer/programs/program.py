@@ -16,7 +16,8 @@ from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.distinctions import difference_of
-from calltape_analyzer.observing.groups import SortedCall, layout_name
+from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes as kinds
 from calltape_analyzer.programs import rejections

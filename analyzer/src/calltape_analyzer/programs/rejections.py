@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from calltape_analyzer.facts import Fact, Names, Rejection
 from calltape_analyzer.foreign_errors import inputs_in, size_in
-from calltape_analyzer.observing.groups import Group, SortedCall
-from calltape_analyzer.observing.observations import shown_constant
+from calltape_analyzer.observing.groups import Group, SortedCall, shown_constant
 from calltape_analyzer.programs.notes import ServesOnly
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.placeholder import Placeholder

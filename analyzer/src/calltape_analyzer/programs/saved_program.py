@@ -17,8 +17,7 @@ from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, laid_out
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column, SizeTable
-from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.size_table import Column, Seen, SizeTable
 from calltape_analyzer.programs.manifest import (
     SavedCompletion,
     SavedForm,

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.observing.observations import looks_like_name, may_select
+from calltape_analyzer.observing.groups import looks_like_name, may_select
 from calltape_analyzer.redacting.policy import SHAPES_ONLY
 
 __all__ = ["Ordinals", "is_ordinal"]

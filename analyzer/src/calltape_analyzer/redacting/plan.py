@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.omission import left_of, opaque
-from calltape_analyzer.observing.observations import looks_like_name
+from calltape_analyzer.observing.groups import looks_like_name
 from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes, with_children
 from calltape_analyzer.redacting.ordinals import Ordinals
 from calltape_analyzer.redacting.policy import Fact, Fate, Policy, most_private, number_fact

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.size_table import SizeRow, SizeTable
-from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.size_table import Seen, SizeRow, SizeTable
 from calltape_analyzer.program_source import BatchFor, DimNames, check_form_of_dim_names
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener

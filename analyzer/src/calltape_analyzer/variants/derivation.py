@@ -1,7 +1,7 @@
 """How variants are derived from observations: which columns are dynamic, and which are one symbol.
 
 Takes groups of calls that no program could serve together
-(:mod:`calltape_analyzer.observing.observations`). :mod:`calltape_analyzer.variants.splitting`
+(:mod:`calltape_analyzer.observing.groups`). :mod:`calltape_analyzer.variants.splitting`
 divides them by their sizes. Here each column of each part is decided: it is dynamic if it varied,
 also in another variant (rule 5 of docs/decisions/export-strategies.md). A *pool* is the same
 dimension over all variants, known by its argument, path, rank and axis. Returns
@@ -19,11 +19,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.observing.groups import Group
-from calltape_analyzer.observing.layout import LeafPath
-from calltape_analyzer.observing.observations import Observations
-from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable
-from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.groups import Group, Observations
+from calltape_analyzer.observing.layout import LeafPath, Renamed
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable, Span
+from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.caches import has_cache_word
 from calltape_analyzer.variants.facts import (
     DimensionDecision,
@@ -40,6 +40,7 @@ __all__ = [
     "Occurrences",
     "Pools",
     "breaks",
+    "constant_pools",
     "find_symbols",
     "key_over_lists",
     "looser_variants",
@@ -158,6 +159,30 @@ def key_over_lists(key: Any) -> Hashable:
     ``.layers.0.keys`` becomes the key of ``.layers.*.keys``."""
     argument, path, *rest = key
     return argument, _over_lists(path), *rest
+
+
+def constant_pools(
+    counters: TrafficCounters, signature: Signature, renamed: Renamed = str
+) -> set[Hashable]:
+    """The pools (by :func:`pool_key`) that had one size in several counted calls. The second call
+    is evidence that they are constant, and need not be kept for that.
+
+    Args:
+        counters: of the tape.
+        signature, renamed: as the calls were laid out with.
+    """
+    calls: Counter[Hashable] = Counter()
+    spans: dict[Hashable, Span] = {}
+    for group in counters.groups.values():
+        own: set[Hashable] = set()
+        for path in group.layout(signature, renamed).tensors:
+            axes = group.leaves[path.number]
+            for axis, values in enumerate(axes):
+                key, span = pool_key(path, len(axes), axis), Span(values.min, values.max)
+                spans[key] = span.merge(spans.get(key))
+                own.add(key)
+        calls.update(dict.fromkeys(own, group.calls))
+    return {key for key, span in spans.items() if calls[key] > 1 and span.min == span.max}
 
 
 @lru_cache(_MAX_PATHS)

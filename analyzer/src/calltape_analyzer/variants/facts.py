@@ -7,16 +7,17 @@ sizes of 0, and how calls of a smaller layout become calls of a larger one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from calltape_analyzer.facts import Fact, Names, Rejection
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
-from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable, value_in
-from calltape_analyzer.observing.tallies import Span
-from calltape_analyzer.observing.traffic_counters import Values
+from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, counter_key_of
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable, Span, value_in
+from calltape_analyzer.observing.traffic_counters import CountedGroup, TrafficCounters, Values
 from calltape_analyzer.plain_data import PlainData, Texts
 from calltape_analyzer.pytree.caches import counted_size
 from calltape_analyzer.text import MAX_EXAMPLES, shown_range, variant_names
@@ -38,6 +39,7 @@ __all__ = [
     "Source",
     "VariantFacts",
     "ZeroSizes",
+    "add_counted_sizes",
     "counting_ints_of",
 ]
 
@@ -505,3 +507,79 @@ class VariantFacts:
                 if expected != got:
                     return FixedSize(layout.column_name(column), got, expected)
         return None
+
+
+_Name = tuple[str, int | None]
+"""Path and axis of a column; the axis of an int is None."""
+
+
+def add_counted_sizes(
+    counters: TrafficCounters,
+    variants: Sequence[VariantFacts],
+    signature: Signature,
+    renamed: Renamed = str,
+) -> None:
+    """Gives each variant what the counters say of its columns (:attr:`VariantFacts.counted`): sizes
+    that no call on the tape may have.
+
+    Counters tell calls apart by structure, dtypes and ranks only. If texts, floats or sizes divide
+    such calls into several variants, nobody knows to which variant a counted size belongs: people
+    are told of it, and it decides nothing.
+
+    Args:
+        counters: of the tape; without the calls that raised, as far as they are known.
+        variants: all variants of the tape, with their names.
+        signature, renamed: as the variants were laid out with.
+    """
+    counted = counters.by_counter_key(signature, renamed)
+    alike: dict[Hashable, list[VariantFacts]] = defaultdict(list)
+    for variant in variants:
+        group = variant.group
+        alike[counter_key_of(group.layout, group.facts, signature)].append(variant)
+    for key, same in alike.items():
+        if key in counted:
+            _add_to(same, counted[key])
+
+
+def _add_to(
+    variants: Sequence[VariantFacts], groups: Sequence[tuple[ArgumentLayout, CountedGroup]]
+) -> None:
+    """Gives variants that counters cannot tell apart what was counted of their calls."""
+    values: dict[_Name, Values] = {}
+    for layout, group in groups:
+        for name, found in _values_of(layout, group):
+            values[name] = values[name].merge(found) if name in values else found
+    kept: dict[_Name, Span] = {}
+    for variant in variants:
+        for column, name in _names_of(variant).items():
+            kept[name] = variant.every.span(column).merge(kept.get(name))
+    calls = sum(group.calls for _, group in groups)
+    kept_calls = sum(variant.calls for variant in variants)
+    for variant in variants:
+        others = tuple(other.name for other in variants if other is not variant)
+        variant.all_calls = None if others else max(calls, variant.calls)
+        variant.counted = {
+            column: CountedSizes(values[name], calls, others, kept[name], kept_calls)
+            for column, name in _names_of(variant).items()
+            if name in values
+        }
+
+
+def _values_of(layout: ArgumentLayout, group: CountedGroup) -> Iterator[tuple[_Name, Values]]:
+    for path in layout.tensors:
+        for axis, values in enumerate(group.leaves[path.number]):
+            yield (str(path), axis), values
+    for path in layout.ints:
+        number: Values | None
+        if path.number < len(group.scalars):
+            number = group.scalars[path.number]
+        else:  # these calls leave it out
+            value = layout.defaults[path.number - len(group.scalars)]
+            number = Values(value, value, {value: group.calls})
+        if number is not None:
+            yield (str(path), None), number
+
+
+def _names_of(variant: VariantFacts) -> Mapping[Column, _Name]:
+    layout = variant.group.layout
+    return {column: (str(layout.path(column)), column.axis) for column in variant.every.columns}

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from calltape_analyzer.observing.contexts import FLOAT
+from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import is_public
-from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.text import UniqueNames, counted, printable, shown_value

@@ -16,11 +16,10 @@ from pydantic import Field
 
 from calltape_analyzer.fitting import fitted, table_lines
 from calltape_analyzer.observing.distinctions import structure_values
-from calltape_analyzer.observing.groups import LayoutSeen, layouts_in_words
+from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.observations import shown_constant
-from calltape_analyzer.observing.size_table import Column
-from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, SizeSeen, Span
+from calltape_analyzer.observing.memory_layout import LayoutSeen, layouts_in_words
+from calltape_analyzer.observing.size_table import Column, Span
 from calltape_analyzer.plain_data import PlainData, Sketch
 from calltape_analyzer.pytree.placeholder import DATA_KEYS, has_data_keys
 from calltape_analyzer.text import (
@@ -53,6 +52,24 @@ __all__ = [
 
 
 _THIN = 2
+
+
+MAX_SIZES_SHOWN = 64
+"""How many sizes of a dimension a finding lists."""
+
+
+class SizeSeen(PlainData):
+    """One size of a dimension, or one value of an int.
+
+    Attributes:
+        size: the size, or the value.
+        calls: how many calls had it.
+        first_call: the number of the first of them.
+    """
+
+    size: int
+    calls: int
+    first_call: int
 
 
 class SymbolFinding(PlainData):
@@ -107,7 +124,7 @@ class TensorFinding(PlainData):
         dtype, dimensions: its dtype and axes.
         range: of the elements of an integer tensor, if it is on the tape.
         layouts: how many calls had which layout in memory, the most common first, by the names of
-            :func:`~calltape_analyzer.observing.groups.layout_name`: ``contiguous``,
+            :func:`~calltape_analyzer.observing.memory_layout.layout_name`: ``contiguous``,
             ``channels_last``, ``transposed (stride order 1,0)``, ``with gaps``, ``overlapping``,
             ``expanded (axis 0)``. Of variants that only sizes tell apart, each has the counts of
             all of them together if these are several (the notes say so).

@@ -25,8 +25,9 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.session.model_differences import MAX_SINGLE, doubt_of, which_matter
 from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import LAYOUT
-from calltape_analyzer.observing.groups import CONTIGUOUS, GroupKey, layout_in_memory
+from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.layout import turned_around
+from calltape_analyzer.observing.memory_layout import CONTIGUOUS, layout_in_memory
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.pytree.memory import (

@@ -46,7 +46,7 @@ from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.state import apart_from
-from calltape_analyzer.observing.groups import layout_in_memory
+from calltape_analyzer.observing.memory_layout import layout_in_memory
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.exported_model import ConditionError

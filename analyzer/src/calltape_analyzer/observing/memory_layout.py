@@ -1,0 +1,215 @@
+"""How the tensors of a call lie in memory: the names of layouts, and which tensors share memory.
+
+A layout has a name that people know (contiguous, channels last, with gaps); tensors of one name may
+have different sizes. Axes of size 1 say nothing of a layout, and neither does a tensor without
+elements. Arguments may also be one object, or share memory: a model may ask, or write to one and
+read the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.pytree.memory import (
+    Place,
+    contiguous_strides,
+    is_dense,
+    overlap,
+    place_of_leaf,
+)
+from calltape_analyzer.text import counted
+from calltape_schema.blob import contiguous
+from calltape_schema.tree import Leaf
+
+__all__ = [
+    "CONTIGUOUS",
+    "LayoutSeen",
+    "Shared",
+    "layout_in_memory",
+    "layout_name",
+    "layouts_in_words",
+    "shared_memory",
+]
+
+
+CONTIGUOUS = "contiguous"
+
+
+_GAPS = "with gaps"
+
+
+_OVERLAPPING = "overlapping"
+
+
+_KNOWN = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
+"""The names that torch has for an order of the axes by stride, as in ``torch.memory_format``."""
+
+
+class LayoutSeen(PlainData):
+    """One layout in memory that a tensor had, by its name (``channels_last``), and
+    how many calls had it."""
+
+    name: Text
+    calls: int
+
+
+def layout_name(
+    shape: Sequence[int], strides: Sequence[int] | None, expanded: Collection[int] = ()
+) -> str:
+    """The name of a layout.
+
+    ``contiguous`` is torch's order without gaps, ``channels_last`` and ``channels_last_3d`` are
+    those of ``torch.memory_format``, and ``transposed (stride order 1,0)`` is any other order of
+    the axes, from the largest stride to the smallest. ``with gaps`` stands behind an order, or
+    alone, if there is memory between the elements that is none of theirs (a slice, a step);
+    ``overlapping`` is a tensor of which two elements share memory (sliding windows);
+    ``expanded (axis 0)`` is one whose elements are the same along an axis.
+
+    Args:
+        shape: its sizes.
+        strides: its strides in elements; None for the contiguous ones.
+        expanded: its axes of stride 0, besides those that ``strides`` has.
+    """
+    if 0 in shape:
+        return CONTIGUOUS
+    once = [1 if axis in expanded else size for axis, size in enumerate(shape)]
+    given = strides if strides is not None else contiguous_strides(once)
+    sized = [axis for axis, size in enumerate(shape) if size > 1]
+    same = [axis for axis in sized if axis in expanded or given[axis] == 0]
+    kept = [axis for axis in sized if axis not in same]
+    words = [f"expanded ({'axis' if len(same) == 1 else 'axes'} {_listed(same)})"] if same else []
+    pairs = [(given[axis], shape[axis]) for axis in kept]
+    if _overlaps(pairs):
+        return " and ".join([*words, _OVERLAPPING])
+    order = _order_in_words(given, kept, len(shape))
+    rest = " ".join(
+        [
+            *([order] if order else []),
+            *([] if is_dense([shape[i] for i in kept], [given[i] for i in kept]) else [_GAPS]),
+        ]
+    )
+    return " and ".join([*words, *([rest] if rest else [])]) or CONTIGUOUS
+
+
+def layout_in_memory(leaf: Leaf) -> str:
+    """The name of a tensor's layout in memory; torch's layout of one that is not strided."""
+    if leaf.layout != "strided":
+        return leaf.layout
+    if leaf.strides is None and not leaf.expanded:
+        return CONTIGUOUS
+    return layout_name(leaf.shape, leaf.strides, leaf.expanded)
+
+
+def layouts_in_words(layouts: Sequence[LayoutSeen]) -> str | None:
+    """The layouts of one tensor for people: ``contiguous in 3 calls, channels_last in 1``. None if
+    it was contiguous in all calls, as nearly all are."""
+    if all(one.name == CONTIGUOUS for one in layouts):
+        return None
+    first, *others = layouts
+    if not others:
+        return f"{first.name} in {'the only call' if first.calls == 1 else 'all calls'}"
+    more = (f"{one.name} in {one.calls}" for one in others)
+    return ", ".join([f"{first.name} in {counted(first.calls, 'call')}", *more])
+
+
+def _order_in_words(strides: Sequence[int], kept: Sequence[int], rank: int) -> str | None:
+    """The order of the axes that count, if it is not that of their numbers."""
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    own = [axis for axis in order if axis in kept]
+    if own == sorted(own):
+        return None
+    for known, name in _KNOWN.items():
+        if len(known) == rank and own == [axis for axis in known if axis in kept]:
+            return name
+    return f"transposed (stride order {_listed(order)})"
+
+
+def _overlaps(pairs: Sequence[tuple[int, int]]) -> bool:
+    """Whether two elements share memory. Not found are overlaps that need three axes and leave
+    gaps."""
+    if math.prod(size for _, size in pairs) > sum((n - 1) * step for step, n in pairs) + 1:
+        return True
+    # Two steps along one axis may end where steps along another one do.
+    return any(
+        other // math.gcd(one, other) < size and one // math.gcd(one, other) < others_size
+        for (one, size), (other, others_size) in combinations(pairs, 2)
+    )
+
+
+def _listed(axes: Sequence[int]) -> str:
+    return ",".join(map(str, axes))
+
+
+_MAX_PARTNERS = 16
+"""Of one tensor, so many others that it shares memory with are noted."""
+
+
+class Shared(NamedTuple):
+    """Two tensors of a call that are one object, or share memory.
+
+    Attributes:
+        one, other: their numbers in the layout; ``one`` is the first.
+        is_one: whether they are one object.
+    """
+
+    one: int
+    other: int
+    is_one: bool
+
+    def text(self, places: Sequence[object], *, negated: bool = False) -> str:
+        """``value is key``, or ``window shares memory with store``.
+
+        Args:
+            places: the paths of the tensors.
+            negated: whether it is not so: ``value is not key``.
+        """
+        how = "is" if self.is_one else "shares memory with"
+        if negated:
+            how = "is not" if self.is_one else "shares no memory with"
+        return f"{places[self.other]} {how} {places[self.one]}"
+
+
+def shared_memory(leaves: Sequence[Leaf], objects: Sequence[Hashable]) -> tuple[Shared, ...]:
+    """Which tensors are one object, and which have a byte in common. Empty tensors have none.
+
+    Args:
+        leaves: in the order of a layout.
+        objects: of each, what is equal for one object only; None for what is never shared.
+    """
+    first: dict[Hashable, int] = {}
+    found: list[Shared] = []
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i, (leaf, known) in enumerate(zip(leaves, objects, strict=True)):
+        if known is None or 0 in leaf.shape:
+            continue
+        earlier = first.setdefault(known, i)
+        if earlier != i:
+            found.append(Shared(earlier, i, True))
+        elif leaf.storage is not None:
+            groups[leaf.storage].append(i)
+    for members in groups.values():
+        if len(members) > 1:
+            places: dict[int, Place] = {}
+            for i in members:
+                one = contiguous(leaves[i].dtype, (1,))
+                places[i] = place_of_leaf(leaves[i], one.nbytes if one is not None else 1)
+            found += _overlapping(places)
+    return tuple(sorted(found))
+
+
+def _overlapping(places: dict[int, Place]) -> list[Shared]:
+    """The pairs with a byte in common. In the order of where they begin, each is compared with
+    those that have not ended there."""
+    found: list[Shared] = []
+    active: list[int] = []
+    for i in sorted(places, key=lambda i: (places[i].offset, i)):
+        active = [j for j in active if places[j].end > places[i].offset]
+        partners = [j for j in active[-_MAX_PARTNERS:] if overlap(places[j], places[i])]
+        found += [Shared(min(i, j), max(i, j), False) for j in partners]
+        active.append(i)
+    return found
