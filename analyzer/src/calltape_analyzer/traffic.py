@@ -15,7 +15,6 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import find_variants
 from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.splitting import Split
 
 __all__ = ["TapeTraffic", "together"]
 
@@ -145,7 +144,7 @@ class TapeTraffic:
     @cached_property
     def pooled(self) -> dict[Hashable, tuple[int, int]]:
         """The smallest and largest value of each dimension over all variants."""
-        pools = Pools([Split(variant.group, variant.every) for variant in self.variants])
+        pools = Pools([VariantFacts(variant.group, variant.every) for variant in self.variants])
         return {key: (min(found), max(found)) for key, found in pools.values.items() if found}
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:

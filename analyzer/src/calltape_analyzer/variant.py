@@ -36,9 +36,9 @@ from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.text import counted, variant_names
+from calltape_analyzer.variants.alternatives import lacking, merged, whole
 from calltape_analyzer.variants.derivation import Pools, constant_pools, find_symbols, variants_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts, add_counted_sizes
-from calltape_analyzer.variants.merging import lacking, merged, whole
 from calltape_analyzer.variants.names import name_symbols, name_variants
 from calltape_analyzer.variants.variant_findings import VariantFindings, VariantTable, findings_of
 

@@ -22,7 +22,7 @@ from calltape_analyzer.arguments.samples import (
 from calltape_analyzer.arguments.sizings import sizings_unseen
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import Span, value_in
-from calltape_analyzer.variants.merging import can_merge, merged
+from calltape_analyzer.variants.alternatives import can_merge, merged
 from calltape_recorder import record
 from tests.analyzer.arguments.generating import Generating, ids, sample_at, single, step
 from tests.analyzer.observed import Given, Optional, given, sorter_of, tape_of, zeros

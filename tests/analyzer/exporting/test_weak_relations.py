@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calltape_analyzer import NoVariant
-from calltape_analyzer.variants.derivation import breaks, looser_variants
+from calltape_analyzer.variants.alternatives import breaks, looser_variants
 from tests.analyzer.exported import call, made
 from tests.analyzer.exporting.models import Model, t
 from tests.analyzer.observed import Optional, given, tape_of, zeros

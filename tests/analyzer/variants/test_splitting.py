@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape
-from calltape_analyzer.variants.facts import counting_ints_of
-from calltape_analyzer.variants.splitting import Split, splits_of
+from calltape_analyzer.variants.derivation import splits_of
+from calltape_analyzer.variants.facts import VariantFacts, counting_ints_of
 from tests.analyzer.observed import Given, Optional, given, tape_of, zeros
 from tests.analyzer.variants.caches import WindowCache
 
 
-def splits(directory: Path, *calls: Given) -> list[Split]:
+def splits(directory: Path, *calls: Given) -> list[VariantFacts]:
     """The splits of calls that are one group."""
     (group,) = tape_of(directory, calls, Optional()).observations().groups.values()
     return splits_of(group)
 
 
-def texts(split: Split) -> list[str]:
+def texts(split: VariantFacts) -> list[str]:
     return [condition.text(split.group.layout) for condition in split.conditions]
 
 
@@ -29,7 +29,7 @@ def pair(left: tuple[int, ...], right: tuple[int, ...]) -> Given:
     return given(zeros(*left), zeros(*right))
 
 
-def assert_partition(found: list[Split]) -> None:
+def assert_partition(found: list[VariantFacts]) -> None:
     """Every row is in exactly one split, the one whose conditions it meets."""
     group = found[0].group
     rows = [row for split in found for row in split.rows]

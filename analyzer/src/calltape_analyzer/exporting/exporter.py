@@ -58,9 +58,8 @@ from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.variants.derivation import breaks, looser_variants
+from calltape_analyzer.variants.alternatives import breaks, can_merge, looser_variants, merged
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.merging import can_merge, merged
 from calltape_analyzer.variants.names import name_symbols
 
 if TYPE_CHECKING:

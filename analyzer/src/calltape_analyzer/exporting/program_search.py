@@ -56,7 +56,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variant import named_facts
-from calltape_analyzer.variants.derivation import part_of
+from calltape_analyzer.variants.alternatives import part_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.names import name_symbols
 

@@ -36,7 +36,7 @@ from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.variants.derivation import part_of
+from calltape_analyzer.variants.alternatives import part_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 
 __all__ = [

@@ -1,20 +1,23 @@
 """How variants are derived from observations: which columns are dynamic, and which are one symbol.
 
-Takes groups of calls that no program could serve together
-(:mod:`calltape_analyzer.observing.groups`). :mod:`calltape_analyzer.variants.splitting`
-divides them by their sizes. Here each column of each part is decided: it is dynamic if it varied,
-also in another variant (rule 5 of docs/decisions/export-strategies.md). A *pool* is the same
-dimension over all variants, known by its argument, path, rank and axis. Returns
-:class:`VariantFacts`, and for an export looser ones: any two points lie on a line, so that equal
-sizes and relations that too few calls suggest are symbols of their own there.
+Takes groups of calls, and divides each by its sizes and ints into parts that one program can
+serve. Three rules do that, two of docs/decisions/export-strategies.md. A tensor of which several
+axes are 0 at once, one of them with one size everywhere else, stands for "nothing yet":
+``zeros(0, 0, 0, 0)`` says nothing of the sizes of a cache, and such calls are apart. An axis that
+is 1 in some calls and n in others is broadcasting, unless a sum explains it (rule 9). A
+sliding-window cache needs another program once its window is full, because its token counter then
+no longer follows from its tensors (rule 7).
+
+Then each column of each part is decided: it is dynamic if it varied, also in another variant
+(rule 5). A *pool* is the same dimension over all variants, known by its argument, path, rank and
+axis. Returns :class:`VariantFacts` with their symbols.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -22,31 +25,29 @@ from typing import Any
 from calltape_analyzer.observing.groups import Group, Observations
 from calltape_analyzer.observing.layout import LeafPath, Renamed
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable, Span
+from calltape_analyzer.observing.size_table import Column, SizeTable, Span
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.caches import has_cache_word
 from calltape_analyzer.variants.facts import (
+    Condition,
+    CounterIs,
     DimensionDecision,
     Fixed,
     VariantFacts,
     counting_ints_of,
 )
-from calltape_analyzer.variants.names import name_symbols
-from calltape_analyzer.variants.splitting import Split, splits_of
-from calltape_analyzer.variants.symbols import Symbol, refuted, symbols_of
+from calltape_analyzer.variants.symbols import refuted, symbols_of
 
 __all__ = [
     "EqualColumns",
     "Occurrences",
     "Pools",
-    "breaks",
     "constant_pools",
+    "decide",
     "find_symbols",
     "key_over_lists",
-    "looser_variants",
-    "part_of",
     "pool_key",
-    "variant_of",
+    "splits_of",
     "variants_of",
 ]
 
@@ -63,11 +64,11 @@ class Pools:
     are equal but for the numbers in the path.
 
     Args:
-        splits: of all groups.
+        splits: the variants, of which nothing has to be decided yet.
         constant: keys of pools that are known to be constant from counted calls.
     """
 
-    def __init__(self, splits: Iterable[Split], constant: Container[Hashable] = ()) -> None:
+    def __init__(self, splits: Iterable[VariantFacts], constant: Container[Hashable] = ()) -> None:
         self.values: dict[Hashable, set[int]] = defaultdict(set)
         self.calls: dict[Hashable, int] = defaultdict(int)
         self._constant = constant
@@ -77,16 +78,16 @@ class Pools:
         self._presences: dict[tuple[int, ...], int] = {}
         self._differ: dict[tuple[Occurrences, Occurrences], bool] = {}
         for number, split in enumerate(splits):
-            calls, says_nothing = split.rows.calls, split.nothing_yet
-            for column in split.rows.columns:
+            calls, says_nothing = split.calls, split.nothing_yet
+            for column in split.every.columns:
                 if column in says_nothing:
                     continue
                 key = self.key(split.group, column)
-                self.values[key] |= split.rows.distinct(column)
+                self.values[key] |= split.every.distinct(column)
                 lines = self._lines[key]
                 if number not in lines:
                     self.calls[key] += calls
-                    lines[number] = split.rows.line(column)
+                    lines[number] = split.every.line(column)
         # Per key over lists, whether all of its pools that were seen in several calls varied.
         self._siblings: dict[Hashable, bool] = {}
         for key, seen in self.calls.items():
@@ -251,42 +252,34 @@ def variants_of(
             to be constant, because they had one size in several calls. Not all of these calls need
             be among the observations.
     """
-    splits = [split for group in observations.in_order() for split in splits_of(group)]
-    pools = Pools(splits, constant)
-    made = [variant_of(split, pools) for split in splits]
-    for variant in made:
+    variants = [split for group in observations.in_order() for split in splits_of(group)]
+    pools = Pools(variants, constant)
+    for variant in variants:
+        decide(variant, pools)
         _decide_by_neighbours(variant, pools)
         find_symbols(variant, pools)
-    return sorted(made, key=lambda v: v.every.first)
+    return sorted(variants, key=lambda v: v.every.first)
 
 
-def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: str) -> VariantFacts:
-    """Some of the calls of a variant, as a variant of their own."""
-    made = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], _every=None)
-    find_symbols(made, Pools([]))
-    return made
-
-
-def variant_of(split: Split, pools: Pools) -> VariantFacts:
-    """A split as a variant that has no symbols yet."""
-    rows = split.rows.part(split.rows.sample())
-    made = VariantFacts(split.group, rows, split.conditions, capped=split.capped, _every=split.rows)
-    counting = counting_ints_of(split.group)
-    fixed = {c.column for c in split.conditions if isinstance(c, Fixed) and not c.negated}
-    fixed |= split.nothing_yet
-    for column in split.rows.columns:
-        if column in counting and split.rows.same(column, counting[column]):
-            made.dimensions[column] = DimensionDecision(False, "counter")
+def decide(variant: VariantFacts, pools: Pools) -> None:
+    """Decides which columns of a variant are dynamic, and chooses the rows to learn from."""
+    every = variant.rows
+    variant.rows, variant.all_rows = every.part(every.sample()), every
+    counting = counting_ints_of(variant.group)
+    fixed = {c.column for c in variant.conditions if isinstance(c, Fixed) and not c.negated}
+    fixed |= variant.nothing_yet
+    for column in every.columns:
+        if column in counting and every.same(column, counting[column]):
+            variant.dimensions[column] = DimensionDecision(False, "counter")
         else:
-            made.dimensions[column] = _decided(column, column in fixed, pools, split)
-    return made
+            variant.dimensions[column] = _decided(variant, column, column in fixed, pools)
 
 
-def _decided(column: Column, fixed: bool, pools: Pools, split: Split) -> DimensionDecision:
-    values = split.rows.distinct(column)
+def _decided(variant: VariantFacts, column: Column, fixed: bool, pools: Pools) -> DimensionDecision:
+    values = variant.every.distinct(column)
     if len(values) > 1:
         return DimensionDecision(True, "varied")
-    key = pools.key(split.group, column)
+    key = pools.key(variant.group, column)
     pooled = not fixed and (pools.varied(key) or pools.has_varying_siblings(key))
     if pooled and (values == {1} or (column.is_int and values == {0})):
         return DimensionDecision(False, "one")
@@ -397,76 +390,182 @@ def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> lis
     return sorted(range(len(groups)), key=lambda i: rank(groups[i]))
 
 
-_FEW = 2
-"""So many distinct values are no evidence."""
-_KINDS: tuple[Callable[[Column], Hashable], ...] = (
-    lambda column: column.axis,
-    lambda column: column.axis == 0,
-    lambda column: None,
-)
-"""Columns of one symbol that differ in this become several."""
+_MAX_LINES_COMPARED = 256
+"""To find which dimension is broadcast to which other, or is a part of a sum, takes quadratic time:
+each is compared with so many others (docs/decisions/variants-and-shapes.md)."""
 
 
-def looser_variants(variant: VariantFacts) -> Iterator[VariantFacts]:
-    """The variant without what few calls suggest, the loosest first: dimensions of different axes
-    are different symbols, then only first dimensions and others; no size follows from another."""
-    made: list[list[list[Column]]] = []
-    for kind in _KINDS:
-        groups = [part for symbol in variant.symbols for part in _parts(symbol, kind)]
-        is_new = groups not in made and (
-            len(groups) > len(variant.symbols) or any(map(_follows_weakly, variant.symbols))
-        )
-        if is_new:
-            made.append(groups)
-            yield _loosened(variant, groups)
+_FEW = 16
 
 
-def breaks(variant: VariantFacts, looser: VariantFacts, values: Sequence[int]) -> bool:
-    """Whether sizes of a looser variant contradict all that it is looser in.
+_MAX_PLACES = 64
 
-    Args:
-        variant: as it was.
-        looser: of :func:`looser_variants`.
-        values: of the symbols of the looser one.
+
+Values = tuple[int, ...]
+
+
+def splits_of(group: Group) -> list[VariantFacts]:
+    """The parts of a group that no program could serve together, as variants of which nothing is
+    decided yet; each row is in one of them."""
+    done: list[VariantFacts] = []
+    waiting = [VariantFacts(group, group.rows)]
+    while waiting:
+        split = waiting.pop()
+        parts = _by_window(split) or _by_nothing_yet(split) or _by_broadcast(split)
+        if parts:
+            waiting += reversed(parts)
+        else:
+            done.append(split)
+    return done
+
+
+def _having(split: VariantFacts, condition: Condition) -> VariantFacts:
+    """The part of a split that meets one more condition."""
+    rows = split.rows.where(condition.among(split.rows))
+    return VariantFacts(split.group, rows, (*split.conditions, condition), capped=split.capped)
+
+
+def _by_window(split: VariantFacts) -> list[VariantFacts]:
+    for counter, keys in counting_ints_of(split.group).items():
+        conditions = [CounterIs(counter, keys, open) for open in (True, False)]
+        if len(set(conditions[0].among(split.rows))) > 1:
+            return [_having(split, condition) for condition in conditions]
+    return []
+
+
+def _by_nothing_yet(split: VariantFacts) -> list[VariantFacts]:
+    rows = split.rows
+    zero: dict[int, list[Column]] = defaultdict(list)
+    for column in rows.columns:
+        if column.axis is not None and 0 in (seen := rows.distinct(column)) and len(seen) > 1:
+            zero[column.index].append(column)
+    for columns in zero.values():
+        for column in columns:
+            own = [value == 0 for value in rows.values(column)]
+            alike = [c for c in columns if [v == 0 for v in rows.values(c)] == own]
+            if len(alike) > 1 and len(rows.distinct(column)) == 2:
+                empty = Fixed(column, 0)
+                return [_having(split, empty), _having(split, Fixed(column, 0, negated=True))]
+    return []
+
+
+def _by_broadcast(split: VariantFacts) -> list[VariantFacts]:
+    asked = [column for column in split.rows.columns if _may_be_broadcast(split.rows, column)]
+    if not asked:
+        return []
+    lines = _Lines(split)
+    # Dimensions of one line with equal alignment get the same answer.
+    each: dict[tuple[int, int], Column] = {}
+    for column in asked:
+        each.setdefault((lines.line(column), lines.alignment(column)), column)
+    for column in each.values():
+        if lines.is_broadcast(column) and not lines.is_explained(column):
+            split.capped |= lines.capped
+            one = Fixed(column, 1)
+            return [_having(split, one), _having(split, Fixed(column, 1, negated=True))]
+    split.capped |= lines.capped
+    return []
+
+
+def _may_be_broadcast(rows: SizeTable, column: Column) -> bool:
+    seen = rows.distinct(column)
+    return column.axis is not None and 1 in seen and len(seen) > 1 and 0 not in seen
+
+
+class _Lines:
+    """The dimensions and ints of a split, each distinct line once, to look up lines by their
+    values.
+
+    Attributes:
+        capped: whether there were too many lines to compare some dimension with all of them.
     """
-    by_column = {
-        column: value
-        for symbol, value in zip(looser.symbols, values, strict=True)
-        for column in symbol.columns
-    }
-    parts: dict[Column, list[int]] = {}
-    for symbol, value in zip(looser.symbols, values, strict=True):
-        own = next(s for s in variant.symbols if symbol.columns[0] in s.columns)
-        parts.setdefault(own.columns[0], []).append(value)
-    if any(len(set(given)) < len(given) for given in parts.values()):
-        return False
-    firsts = [by_column[symbol.columns[0]] for symbol in variant.symbols]
-    weak = [(i, s.relation) for i, s in enumerate(variant.symbols) if _follows_weakly(s)]
-    return all(known is None or known.value(firsts) != firsts[i] for i, known in weak)
+
+    def __init__(self, split: VariantFacts) -> None:
+        self.capped = False
+        self._rows = rows = split.rows
+        self._ranks = [fact.rank for fact in split.group.facts]
+        first: dict[int, Column] = {}
+        for column in rows.columns:
+            first.setdefault(rows.line(column), column)
+        self._values = {line: rows.values(column) for line, column in first.items()}
+        self._every = set(self._values.values())
+        self._ends = {(own[0], own[-1]) for own in self._every}
+        self._varied = {
+            self._values[line]: None
+            for line, column in first.items()
+            if len(rows.distinct(column)) > 1
+        }
+        self._aligned: dict[int, _Aligned] = defaultdict(_Aligned)
+        for column in rows.columns:
+            if column.axis is not None:
+                line = rows.line(column)
+                self._aligned[self.alignment(column)].lines[line] = self._values[line]
+
+    def line(self, column: Column) -> int:
+        """Equal for columns that never differed."""
+        return self._rows.line(column)
+
+    def alignment(self, column: Column) -> int:
+        """Equal for dimensions that would meet if their tensors were added."""
+        assert column.axis is not None
+        return column.axis - self._ranks[column.index]
+
+    def is_broadcast(self, column: Column) -> bool:
+        """Whether an aligned dimension equals this one in all rows in which this one is not 1, and
+        is larger in a row in which it is 1."""
+        own = self._values[self.line(column)]
+        candidates = self._aligned[self.alignment(column)].with_one_of(own)
+        found = any(_is_broadcast_to(own, other) for other in candidates[:_MAX_LINES_COMPARED])
+        self.capped |= not found and len(candidates) > _MAX_LINES_COMPARED
+        return found
+
+    def is_explained(self, column: Column) -> bool:
+        """Whether this dimension is a part or the total of a sum that always held."""
+        own = self._values[self.line(column)]
+        varied = (other for other in self._varied if other != own)
+        found = any(self._are_in_a_sum(own, other) for other in islice(varied, _MAX_LINES_COMPARED))
+        self.capped |= not found and len(self._varied) > _MAX_LINES_COMPARED
+        return found
+
+    def _are_in_a_sum(self, own: Values, other: Values) -> bool:
+        if self._made(own, 1, other) is not None:
+            return True
+        rest, part = self._made(other, -1, own), self._made(own, -1, other)
+        return (rest in self._varied and rest != own) or (
+            part in self._varied and part not in (own, other)
+        )
+
+    def _made(self, one: Values, sign: int, two: Values) -> Values | None:
+        """The sum or difference of two lines, if there is such a line."""
+        if (one[0] + sign * two[0], one[-1] + sign * two[-1]) not in self._ends:
+            return None
+        made = tuple(a + sign * b for a, b in zip(one, two, strict=True))
+        return made if made in self._every else None
 
 
-def _follows_weakly(symbol: Symbol) -> bool:
-    return symbol.relation is not None and len(set(symbol.values)) <= _FEW
+class _Aligned:
+    """The lines of dimensions of equal alignment, by number."""
+
+    def __init__(self) -> None:
+        self.lines: dict[int, Values] = {}
+        self._having: dict[tuple[int, int], list[Values]] = {}
+
+    def with_one_of(self, own: Values) -> Sequence[Values]:
+        """The lines, without most lines that differ from one in a row in which it is not 1."""
+        every = list(self.lines.values()) if not self._having else []
+        if every and len(every) <= _FEW:
+            return every
+        places = range(0, len(own), -(-len(own) // _MAX_PLACES))
+        for line in every:
+            for at in places:
+                self._having.setdefault((at, line[at]), []).append(line)
+        informative = [at for at in places if own[at] != 1]
+        if not informative:
+            return list(self.lines.values())
+        return min((self._having[at, own[at]] for at in informative), key=len)
 
 
-def _parts(symbol: Symbol, kind: Callable[[Column], Hashable]) -> list[list[Column]]:
-    if len(set(symbol.values)) > _FEW:
-        return [symbol.columns]
-    parts: dict[Hashable, list[Column]] = {}
-    for column in symbol.columns:
-        parts.setdefault(kind(column), []).append(column)
-    return list(parts.values())
-
-
-def _loosened(variant: VariantFacts, groups: Sequence[list[Column]]) -> VariantFacts:
-    """The variant with a symbol for each group of columns, and the relations that are strong."""
-    number = {columns[0]: i for i, columns in enumerate(groups)}
-    of_symbol = {i: number[symbol.columns[0]] for i, symbol in enumerate(variant.symbols)}
-    made = [Symbol(columns, variant.rows.values(columns[0])) for columns in groups]
-    for i, symbol in enumerate(variant.symbols):
-        if symbol.relation is not None and not _follows_weakly(symbol):
-            terms = tuple((factor, of_symbol[term]) for factor, term in symbol.relation.terms)
-            made[of_symbol[i]].relation = symbol.relation._replace(terms=terms)
-    looser = replace(variant, symbols=made)
-    name_symbols(looser)
-    return looser
+def _is_broadcast_to(own: Values, other: Values) -> bool:
+    return all(a in (1, b) for a, b in zip(own, other, strict=True)) and any(
+        a == 1 < b for a, b in zip(own, other, strict=True)
+    )

@@ -396,11 +396,12 @@ class VariantFacts:
         open_floats: floats, by their number among the layout's scalars, that vary over the calls
             and are inputs of the program.
         zeros: what is known of sizes of 0 that no call had.
+        all_rows: all distinct rows, if ``rows`` are some of them.
     """
 
     group: Group
     rows: SizeTable
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Condition, ...] = ()
     dimensions: dict[Column, DimensionDecision] = field(default_factory=dict)
     symbols: list[Symbol] = field(default_factory=list)
     completions: dict[GroupKey, Completion] = field(default_factory=dict)
@@ -414,17 +415,32 @@ class VariantFacts:
     open_floats: frozenset[int] = frozenset()
     capped: bool = False
     zeros: ZeroSizes = field(default_factory=ZeroSizes)
-    _every: SizeTable | None = None
+    all_rows: SizeTable | None = None
 
     @property
     def every(self) -> SizeTable:
         """All distinct rows, however many there are."""
-        return self.rows if self._every is None else self._every
+        return self.rows if self.all_rows is None else self.all_rows
 
     @property
     def calls(self) -> int:
         """How many calls it has."""
         return self.every.calls
+
+    @property
+    def nothing_yet(self) -> frozenset[Column]:
+        """The axes that are 0 because their tensor stands for "nothing yet": that says nothing of
+        their sizes."""
+        tensors = {
+            c.column.index
+            for c in self.conditions
+            if isinstance(c, Fixed) and c.value == 0 and not c.negated
+        }
+        return frozenset(
+            column
+            for column in (self.every.columns if tensors else ())
+            if not column.is_int and column.index in tensors and self.every.distinct(column) == {0}
+        )
 
     def dynamic(self) -> list[Column]:
         """The dynamic columns."""

@@ -1,31 +1,46 @@
-"""Several variants as one program: calls without a cache get a cache of length zero.
+"""Variants that are made of those of a tape, for an export to try: several as one, one with fewer
+relations, and a part of one.
 
-A prefill is a decode step with nothing cached (rule 6 of docs/decisions/export-strategies.md).
-Shapes cannot tell whether one program may serve both: for some models the merged program exports
-cleanly and returns other values. So an export keeps a merge only if a replay of every recorded call
-proves it (:mod:`calltape_analyzer.exporting.exporter`). Who asks a tape for the shapes of one
-program gets what the calls show.
+A prefill is a decode step with nothing cached: calls without a cache get a cache of length zero
+(rule 6 of docs/decisions/export-strategies.md). Shapes cannot tell whether one program may serve
+both: for some models the merged program exports cleanly and returns other values. So an export
+keeps a merge only if a replay of every recorded call proves it
+(:mod:`calltape_analyzer.exporting.exporter`). Who asks a tape for the shapes of one program gets
+what the calls show.
+
+Any two points lie on a line. So equal sizes, and relations that too few calls suggest, are symbols
+of their own in a looser variant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import islice
 from typing import Any
 
 from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import LeafPath
-from calltape_analyzer.observing.size_table import Column, SizeTable
+from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.caches import holds_cache
 from calltape_analyzer.pytree.flattening import is_empty
 from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.variants.derivation import Pools, find_symbols, variant_of
+from calltape_analyzer.variants.derivation import Pools, decide, find_symbols
 from calltape_analyzer.variants.facts import Completion, Source, VariantFacts
-from calltape_analyzer.variants.splitting import Split
+from calltape_analyzer.variants.names import name_symbols
+from calltape_analyzer.variants.symbols import Symbol
 
-__all__ = ["can_merge", "lacking", "merged", "whole"]
+__all__ = [
+    "breaks",
+    "can_merge",
+    "lacking",
+    "looser_variants",
+    "merged",
+    "part_of",
+    "whole",
+]
 
 _MAX_COMPARED = 256
 """To find sums takes quadratic time (docs/decisions/variants-and-shapes.md)."""
@@ -59,7 +74,7 @@ def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
 def whole(variants: Sequence[VariantFacts]) -> VariantFacts:
     """Variants of one group, whatever sizes divide them, as one."""
     rows = reduce(SizeTable.merge, (one.every for one in variants))
-    return _undivided(Split(variants[0].group, rows))
+    return _undivided(variants[0].group, rows)
 
 
 def merged(
@@ -81,14 +96,15 @@ def merged(
     for variant in smaller:
         made = completions[variant.group.key] = _completion_of(variant.group, larger, scalars)
         rows += [(made.row(row), seen) for row, seen in variant.every.items()]
-    whole = _undivided(Split(larger.group, SizeTable.of(rows)))
+    whole = _undivided(larger.group, SizeTable.of(rows))
     whole.completions = completions
     return whole
 
 
-def _undivided(split: Split) -> VariantFacts:
-    pools = Pools([split])
-    made = variant_of(split, pools)
+def _undivided(group: Group, rows: SizeTable) -> VariantFacts:
+    made = VariantFacts(group, rows)
+    pools = Pools([made])
+    decide(made, pools)
     find_symbols(made, pools)
     return made
 
@@ -173,3 +189,87 @@ class _Present:
             if part is not None:
                 return Source(column=total, less=part)
         return Source()
+
+
+_FEW = 2
+"""So many distinct values are no evidence."""
+
+
+_KINDS: tuple[Callable[[Column], Hashable], ...] = (
+    lambda column: column.axis,
+    lambda column: column.axis == 0,
+    lambda column: None,
+)
+"""Columns of one symbol that differ in this become several."""
+
+
+def looser_variants(variant: VariantFacts) -> Iterator[VariantFacts]:
+    """The variant without what few calls suggest, the loosest first: dimensions of different axes
+    are different symbols, then only first dimensions and others; no size follows from another."""
+    made: list[list[list[Column]]] = []
+    for kind in _KINDS:
+        groups = [part for symbol in variant.symbols for part in _parts(symbol, kind)]
+        is_new = groups not in made and (
+            len(groups) > len(variant.symbols) or any(map(_follows_weakly, variant.symbols))
+        )
+        if is_new:
+            made.append(groups)
+            yield _loosened(variant, groups)
+
+
+def breaks(variant: VariantFacts, looser: VariantFacts, values: Sequence[int]) -> bool:
+    """Whether sizes of a looser variant contradict all that it is looser in.
+
+    Args:
+        variant: as it was.
+        looser: of :func:`looser_variants`.
+        values: of the symbols of the looser one.
+    """
+    by_column = {
+        column: value
+        for symbol, value in zip(looser.symbols, values, strict=True)
+        for column in symbol.columns
+    }
+    parts: dict[Column, list[int]] = {}
+    for symbol, value in zip(looser.symbols, values, strict=True):
+        own = next(s for s in variant.symbols if symbol.columns[0] in s.columns)
+        parts.setdefault(own.columns[0], []).append(value)
+    if any(len(set(given)) < len(given) for given in parts.values()):
+        return False
+    firsts = [by_column[symbol.columns[0]] for symbol in variant.symbols]
+    weak = [(i, s.relation) for i, s in enumerate(variant.symbols) if _follows_weakly(s)]
+    return all(known is None or known.value(firsts) != firsts[i] for i, known in weak)
+
+
+def _follows_weakly(symbol: Symbol) -> bool:
+    return symbol.relation is not None and len(set(symbol.values)) <= _FEW
+
+
+def _parts(symbol: Symbol, kind: Callable[[Column], Hashable]) -> list[list[Column]]:
+    if len(set(symbol.values)) > _FEW:
+        return [symbol.columns]
+    parts: dict[Hashable, list[Column]] = {}
+    for column in symbol.columns:
+        parts.setdefault(kind(column), []).append(column)
+    return list(parts.values())
+
+
+def _loosened(variant: VariantFacts, groups: Sequence[list[Column]]) -> VariantFacts:
+    """The variant with a symbol for each group of columns, and the relations that are strong."""
+    number = {columns[0]: i for i, columns in enumerate(groups)}
+    of_symbol = {i: number[symbol.columns[0]] for i, symbol in enumerate(variant.symbols)}
+    made = [Symbol(columns, variant.rows.values(columns[0])) for columns in groups]
+    for i, symbol in enumerate(variant.symbols):
+        if symbol.relation is not None and not _follows_weakly(symbol):
+            terms = tuple((factor, of_symbol[term]) for factor, term in symbol.relation.terms)
+            made[of_symbol[i]].relation = symbol.relation._replace(terms=terms)
+    looser = replace(variant, symbols=made)
+    name_symbols(looser)
+    return looser
+
+
+def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: str) -> VariantFacts:
+    """Some of the calls of a variant, as a variant of their own."""
+    made = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], all_rows=None)
+    find_symbols(made, Pools([]))
+    return made
