@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import typer
 
-from calltape_analyzer.cli import app, root
-from calltape_analyzer.cli.verbs import EXITS, VERBS, Verb
+from calltape_analyzer.cli.verbs import EXITS, VERBS, Verb, app, root
 from calltape_recorder.launch.launcher import parser_of_command
 
 __all__ = ["command_page"]

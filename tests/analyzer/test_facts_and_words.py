@@ -45,7 +45,7 @@ EVERYTHING = (
 )
 SEARCHED = (
     "programs", "exporting", "replaying", "comparison", "observer", "testing",
-    "cli/exports.py", "cli/replays.py", "cli/bisection.py",
+    "cli/exports.py", "cli/replays.py",
 )  # fmt: skip
 READ = frozenset({
     "advice", "cause", "doubt", "error", "fact", "found_error", "lack", "message", "missing",

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from click.testing import CliRunner, Result
 
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 from tests.fuzz.program import onnx_model
 from tests.fuzz.steps import Steps, WrongAnswerError
 

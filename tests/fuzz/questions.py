@@ -26,8 +26,7 @@ from calltape_analyzer import (
     render,
     targets,
 )
-from calltape_analyzer.cli.source_code import python_of_variants
-from calltape_analyzer.scripting import script
+from calltape_analyzer.scripting import python_of_variants, script
 from tests.fuzz import answers
 from tests.fuzz.classes import CLASSES, Registered
 from tests.fuzz.packing import FORMS, hostile

@@ -13,7 +13,7 @@ def main() -> int:
         from calltape_analyzer.interruption import signals_handled
 
         with signals_handled():
-            from calltape_analyzer.cli import main as command
+            from calltape_analyzer.cli.verbs import main as command
 
             command()
     except KeyboardInterrupt as end:  # also from `signals_handled` itself: a signal may come early

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 
 COMMAND = [sys.executable, "-m", "calltape_analyzer"]
 
@@ -52,7 +52,7 @@ def process(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]
 
 WITHOUT_TORCH = """
 import json, sys
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 for command in json.loads(sys.argv[1]):
     print("$", *command, flush=True)
     try:

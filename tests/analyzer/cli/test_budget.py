@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import Limits, Tape, TapeError
 from calltape_analyzer import limits as budget
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.limits import REDACTION_EFFORT, received_bytes
 from tests.analyzer.tapes import write_tape
 

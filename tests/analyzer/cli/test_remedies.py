@@ -32,7 +32,6 @@ REMEDIES = ("Remedy", "advice_to_allow")
 
 OF_PYTHON = {
     "scripting.py": "writes Python",
-    "cli/source_code.py": "writes Python",
     "pytest_plugin.py": "is used in Python",
     "testing/": "is used in Python",
     "observer/": "is used in Python",

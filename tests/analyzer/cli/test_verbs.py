@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import typer
 
-from calltape_analyzer.cli import app, options
-from calltape_analyzer.cli.verbs import VERBS, Verb
+from calltape_analyzer.cli import options
+from calltape_analyzer.cli.verbs import VERBS, Verb, app
 from tests.analyzer.cli.commands import COMMAND, run, without_torch
 
 
@@ -67,7 +67,7 @@ def test_a_mistyped_verb_gets_the_nearest() -> None:
 def test_no_verb_is_imported_for_the_help() -> None:
     code = """
 import sys
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 try:
     app(["--help"])
 except SystemExit:

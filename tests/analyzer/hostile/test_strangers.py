@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import calltape_analyzer
 from calltape_analyzer import InputObserver, Placeholder, TapeError, check, open_tape, render
-from calltape_analyzer.cli import app
-from calltape_analyzer.cli.source_code import python_of_variants
+from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.limits import LEAST_BYTES
+from calltape_analyzer.scripting import python_of_variants
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
 from tests.analyzer.hostile.forged import ESCAPE, forged

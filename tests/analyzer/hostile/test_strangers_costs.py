@@ -13,7 +13,8 @@ import torch
 from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, open_tape, plain_data
-from calltape_analyzer.cli import app, output
+from calltape_analyzer.cli import output
+from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import alike
 from calltape_schema.tree import TensorNode, children_of, decode_structure

@@ -142,7 +142,7 @@ def test_trusted_programs_are_loaded(good: Path, tape_file: Path) -> None:
 
 WITHOUT_TORCH = """
 import sys
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 try:
     app(sys.argv[1:])
 except SystemExit as end:

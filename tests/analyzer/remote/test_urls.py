@@ -77,7 +77,7 @@ def test_local_paths_do_not_import_what_urls_need(tmp_path: Path) -> None:
         "import sys; from calltape_analyzer import open_tape\n"
         f"with open_tape({str(path)!r}) as tape: list(tape.calls); tape.variants()\n"
         f"open_tape({str(tmp_path)!r}).close()\n"
-        "from calltape_analyzer.cli import app\n"
+        "from calltape_analyzer.cli.verbs import app\n"
         "found = {'fsspec', 's3fs', 'aiohttp', 'yarl', 'botocore'} & set(sys.modules)\n"
         "assert not found, found\n"
     )

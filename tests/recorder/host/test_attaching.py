@@ -17,7 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape, recordings
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.host.target import owner_of
 from tests.recorder.models import Add

@@ -18,7 +18,7 @@ import torch
 from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 from calltape_recorder import First, Recorder, record
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.remedies import told_to

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from calltape_analyzer import InferenceError, diagnose, open_tape, replay
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 from calltape_recorder import record
 
 

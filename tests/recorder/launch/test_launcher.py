@@ -20,7 +20,7 @@ import torch
 from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli import app
+from calltape_analyzer.cli.verbs import app
 from calltape_recorder.host import lifecycle
 from calltape_recorder.launch import attaching
 from calltape_recorder.launch.startup import calltape_startup

@@ -13,9 +13,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from calltape_analyzer.cli.options import Address, Calls, Json, OfTarget, Paths, Variants
+from calltape_analyzer.cli.options import (
+    Address,
+    Calls,
+    Json,
+    OfTarget,
+    Part,
+    Paths,
+    Variants,
+    opened,
+)
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
-from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import is_damage
 from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context

@@ -20,11 +20,12 @@ from calltape_analyzer.cli.options import (
     MaxSeconds,
     OfTarget,
     Out,
+    Part,
     Paths,
     Variants,
+    opened,
 )
 from calltape_analyzer.cli.output import DAMAGED, command, lines, print_json, wrong_words
-from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.limits import REDACTION_EFFORT
 from calltape_analyzer.progress import told_by

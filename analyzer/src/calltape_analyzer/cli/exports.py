@@ -28,12 +28,14 @@ from calltape_analyzer.cli.options import (
     ModelName,
     OfTarget,
     OptionalOut,
+    Part,
     Paths,
     To,
     Variants,
     Verbose,
     classes_of,
     model_of,
+    opened,
 )
 from calltape_analyzer.cli.output import (
     FAILURE,
@@ -44,7 +46,6 @@ from calltape_analyzer.cli.output import (
     print_json,
     table,
 )
-from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.facts import plain
 from calltape_analyzer.progress import told_by

@@ -18,13 +18,14 @@ from calltape_analyzer.cli.options import (
     OptionalModelName,
     OptionalTo,
     Out,
+    Part,
     Paths,
     Variants,
     address,
     expect_factory,
+    opened,
 )
 from calltape_analyzer.cli.output import command, complain, line, lines
-from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.limits import REDACTION_EFFORT, reading
 from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.text import counted

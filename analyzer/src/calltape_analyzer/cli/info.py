@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.options import Json, OfTarget, Paths, Scan
+from calltape_analyzer.cli.options import Json, OfTarget, Part, Paths, Scan, opened
 from calltape_analyzer.cli.output import (
     command,
     complain,
@@ -32,7 +32,6 @@ from calltape_analyzer.cli.recordings import (
     size,
     traffic_lines,
 )
-from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.variants import print_variants
 from calltape_analyzer.editing.diagnosis import Symptom, contents_of, symptoms_of
 from calltape_analyzer.errors import RepeatedCallsError

@@ -20,11 +20,14 @@ from calltape_analyzer.cli.options import (
     Ignore,
     Json,
     OfTarget,
+    Part,
     Paths,
     Scan,
     Variants,
     Verbose,
     classes_of,
+    opened,
+    variants_meant,
 )
 from calltape_analyzer.cli.output import (
     command,
@@ -36,10 +39,9 @@ from calltape_analyzer.cli.output import (
     table,
     wrong_words,
 )
-from calltape_analyzer.cli.tapes import Part, opened, variants_meant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.traffic_counters import left_out_note
-from calltape_analyzer.scripting import part_expression
+from calltape_analyzer.scripting import part_expression, python_of_variants
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS, symbol_rows
 
@@ -93,8 +95,6 @@ def variants(
             print_list(json_of(one.findings) for one in meant)
             return
         if python:
-            from calltape_analyzer.cli.source_code import python_of_variants
-
             if not meant:
                 raise InferenceError("the tape has no calls", advice="record at least one call")
             chosen = part_expression(tape) if tape.calls.are_single else None

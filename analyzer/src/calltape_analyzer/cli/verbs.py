@@ -1,7 +1,8 @@
-"""The verbs of the command, and where each of them is.
+"""The ``calltape`` command: its verbs, and where each of them is.
 
 A verb is imported when it runs: so ``calltape --help`` and a mistyped verb answer at once, and no
-verb waits for the imports of another one.
+verb waits for the imports of another one. Only ``export`` and ``replay`` import torch.
+:data:`EXITS` has the exit codes; 130 follows Ctrl-C, and 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ import contextlib
 import functools
 import glob
 import importlib
+import io
+import json
 import os
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from calltape_analyzer.interruption import code_of
+from calltape_analyzer.limits import Limits
 
-__all__ = ["EXITS", "VERBS", "Verb", "VerbGroup"]
+__all__ = ["EXITS", "VERBS", "Verb", "VerbGroup", "app", "main", "root"]
 
 
 class Verb(NamedTuple):
@@ -239,3 +246,79 @@ class _Unloaded(TyperCommand):
         except typer.BadParameter as error:
             error.message = _in_words(error)
             raise
+
+
+_USAGE, _GIVE_UP = 2, 128
+"""A wrong command line, and what ``git bisect run`` wants in place of it."""
+
+app = typer.Typer(
+    name="calltape",
+    cls=VerbGroup,
+    help="Read tapes of recorded PyTorch calls.",
+    epilog="Exit codes: 0 success, 1 failure, 2 wrong usage, 3 success on a corrupted tape. "
+    "The help of a command lists its own.\n\n"
+    "Ctrl-C ends a command with 130 and SIGTERM with 143, after removing temporary files.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from calltape_analyzer import __version__
+
+        # https://packaging.python.org/en/latest/specifications/direct-url/
+        written = metadata.distribution("calltape-analyzer").read_text("direct_url.json")
+        found = json.loads(written) if written else {}
+        is_clone = "dir_info" in found
+        origin = unquote(urlsplit(found["url"]).path) if is_clone else "a wheel"
+        typer.echo(f"calltape {__version__} (from {origin})")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            envvar="CALLTAPE_MAX_SECONDS",
+            help="Limit of the processor time for reading. Default: 4, or 5 per MiB of the tape; "
+            "5 times as much for redacting.",
+        ),
+    ] = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MIB",
+            min=1,
+            envvar="CALLTAPE_MAX_MEMORY",
+            help="Limit of the memory for reading. Default: 1024 plus 64 times the tape, but at "
+            "most three quarters of the machine's memory.",
+        ),
+    ] = None,
+) -> None:
+    """What stands before a verb: ``calltape --max-seconds 60 info TAPE``."""
+    nbytes = None if max_memory is None else max_memory * 2**20
+    context.with_resource(Limits(seconds=max_seconds, nbytes=nbytes))
+
+
+def main() -> None:
+    """Runs the command with the arguments of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets its escape, not an exception.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name="calltape")
+    except SystemExit as end:
+        if end.code == _USAGE and "--bisect" in sys.argv:
+            raise SystemExit(_GIVE_UP) from None
+        raise
