@@ -96,14 +96,19 @@ class FoundVariant:
     Attributes:
         facts: the evidence.
         sorter: sorts calls as they were sorted.
+        address: of its first call, if the tape is of several recordings.
         united: whether it is several variants as one.
-        findings: the same as plain data, once it was asked for.
     """
 
     facts: VariantFacts
     sorter: CallSorter
+    address: str | None
     united: bool = False
-    findings: VariantFindings | None = None
+
+    @cached_property
+    def findings(self) -> VariantFindings:
+        """The same as plain data."""
+        return findings_of(self.facts, self.address)
 
 
 class Variant(ProgramSource, Shown):
@@ -187,14 +192,7 @@ class Variant(ProgramSource, Shown):
     @bounded()
     def findings(self) -> VariantFindings:
         """Everything that is known about it, as plain data and without torch."""
-        if self._found.findings is None:
-            self._found.findings = self._findings(self.facts)
         return self._found.findings
-
-    def _findings(self, facts: VariantFacts) -> VariantFindings:
-        found = findings_of(facts)
-        address = self._tape.calls.address_of(facts.every.first)
-        return found if address is None else found.model_copy(update={"address": address})
 
     def _signature(self) -> Signature:
         return self.sorter.signature
@@ -252,9 +250,8 @@ class Variant(ProgramSource, Shown):
         if facts is self.facts:
             return VariantShapes(variant=self.name, dynamic_shapes=shapes, findings=self.findings)
         name_symbols(facts)
-        return VariantShapes(
-            variant=self.name, dynamic_shapes=shapes, findings=self._findings(facts)
-        )
+        findings = findings_of(facts, self._found.address)
+        return VariantShapes(variant=self.name, dynamic_shapes=shapes, findings=findings)
 
     def _dimension_names(self, facts: VariantFacts, names: DimNames) -> dict[Column, str]:
         """The names of the dynamic dimensions: of their symbols, or the given ones. A given name
@@ -453,7 +450,8 @@ def united(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
     made = merged(larger, smaller, sorter, tape.calls)
     made.name = made.public_name = " + ".join(one.name for one in variants)
     name_symbols(made)
-    return FoundVariant(made, sorter, united=True)
+    address = tape.calls.address_of(made.every.first)
+    return FoundVariant(made, sorter, address, united=True)
 
 
 def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[FoundVariant]:
@@ -467,7 +465,8 @@ def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[Fo
     found = named_facts(tape, observed, sorter)
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     add_counted_sizes(counters, found, sorter.signature, sorter.renamed)
-    return [FoundVariant(facts, sorter) for facts in found]
+    address_of = tape.calls.address_of
+    return [FoundVariant(facts, sorter, address_of(facts.every.first)) for facts in found]
 
 
 def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) -> list[VariantFacts]:

@@ -312,13 +312,11 @@ class TapeReader:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        key = self._name, "group", offset
-        found: Group | None = _recent.get(key)
-        if found is None:
-            found = self._read_group(offset)
-            # Its shared parts are in memory twice.
-            _recent.keep(key, found, 2 * found.size + 24 * len(found))
-        return found
+        return _recent.once(
+            (self._name, "group", offset),
+            lambda: self._read_group(offset),
+            lambda found: 2 * found.size + 24 * len(found),  # its shared parts are in memory twice
+        )
 
     def _read_group(self, offset: int) -> Group:
         read = Window(self.source).read  # header and content at once, if these are short
@@ -438,21 +436,19 @@ class TapeReader:
         return found
 
     def _blob(self, record: CallRecord | Holder) -> _Blob:
-        key = self._name, "blob", record.call
-        found: _Blob | None = _recent.get(key)
-        if found is None:
-            found = self._read_blob(record)
-            _recent.keep(key, found, _ENTRY_COST * len(found.entries) + len(found.head))
-        return found
+        return _recent.once(
+            (self._name, "blob", record.call),
+            lambda: self._read_blob(record),
+            lambda found: _ENTRY_COST * len(found.entries) + len(found.head),
+        )
 
     def _begun_blob(self, record: CallRecord | Holder) -> tuple[Member, bytes]:
         """The member with the tensors of a call, and the first bytes of its content."""
-        key = self._name, "begun", record.call
-        found: tuple[Member, bytes] | None = _recent.get(key)
-        if found is None:
-            found = self._find_blob(record)
-            _recent.keep(key, found, len(found[1]))
-        return found
+        return _recent.once(
+            (self._name, "begun", record.call),
+            lambda: self._find_blob(record),
+            lambda found: len(found[1]),
+        )
 
     def _find_blob(self, record: CallRecord | Holder) -> tuple[Member, bytes]:
         if record.blob is None:

@@ -41,6 +41,22 @@ class Recent:
         found = self._known.get(key)
         return None if found is None else found[0]
 
+    def once(self, key: Hashable, make: Callable[[], T], size: int | Callable[[T], int] = 0) -> T:
+        """What was kept for a key, or else what is made now, and kept.
+
+        Args:
+            key: of the value.
+            make: makes it.
+            size: about how many bytes the value takes, beyond those of any small object; or what
+                says that of a value.
+        """
+        found = self._known.get(key)
+        if found is None:
+            made = make()
+            self.keep(key, made, size(made) if callable(size) else size)
+            return made
+        return found[0]  # type: ignore[no-any-return]
+
     def keep(self, key: Hashable, value: Any, size: int) -> None:
         """Keeps a value that takes about ``size`` bytes, if none of this key is there. The one that
         was kept last stays, however large it is."""

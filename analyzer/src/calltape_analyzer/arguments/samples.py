@@ -331,7 +331,7 @@ class LiveCall:
     def __init__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], sorter: CallSorter
     ) -> None:
-        described = describe_as_recorded((tuple(args), dict(kwargs)), sorter.module_names)
+        described = describe_as_recorded((tuple(args), dict(kwargs)), lambda: sorter.module_names)
         root: Node = described.node
         tensors = described.tensors
         context = Context.now((str(one.device) for one in tensors), sorter.asked)

@@ -127,12 +127,11 @@ def _texts(record: CallRecord, signature: Signature, known: Recent) -> _Texts:
         inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, scalars,
         record.outputs_missing,
     )  # fmt: skip
-    found: _Texts | None = known.get(key)
-    if found is None:
-        found = _rendered(record, signature)
-        size = sum(map(len, key[:5])) + len(found.inputs) + len(found.result)
-        known.keep(key, found, size)
-    return found
+    return known.once(
+        key,
+        lambda: _rendered(record, signature),
+        lambda found: sum(map(len, key[:5])) + len(found.inputs) + len(found.result),
+    )
 
 
 def _rendered(record: CallRecord, signature: Signature, *, brief: bool = False) -> _Texts:

@@ -22,13 +22,13 @@ from calltape_analyzer.observing.size_table import Column, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.affine_span import AffineSpan
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 
 __all__ = ["Choice", "SizedCalls", "chosen"]
@@ -204,15 +204,14 @@ class _Sizes:
         self._expressions = [Expression(text) for text in texts]
         self._calls = SizedCalls(tape)
         self._calls.check(self._expressions)
-        self._known: dict[tuple[Segment, int], bool] = {}
+        self._known = Recent()
 
     def meet(self, call: Call) -> bool:
-        inputs = call.segment, call.segment.inputs_number(call.position)
-        found = self._known.get(inputs)
-        if found is None:
+        def meets() -> bool:
             sizes = self._calls.of(call)
-            found = self._known[inputs] = all(one.holds(sizes) for one in self._expressions)
-        return found
+            return all(one.holds(sizes) for one in self._expressions)
+
+        return self._known.once((call.segment, call.segment.inputs_number(call.position)), meets)
 
 
 class SizedCalls:

@@ -7,7 +7,7 @@ the files, of calls that are lost, of what the calls could not keep, and of what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -35,6 +35,7 @@ from calltape_analyzer.text import (
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.drop_reasons import UNKNOWN, DropReason, reason_text
 from calltape_schema.errors import TapeError
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.remedies import Remedy
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, OpaqueNode, TensorNode
@@ -155,7 +156,7 @@ def contents_of(tape: Tape, *, check: bool = True) -> Contents:
         check: whether each tensor is compared with its checksum.
     """
     found = Contents()
-    looked: dict[Hashable, None] = {}
+    looked = Recent(_MAX_KNOWN, cost=1)
     for call in tape.calls:
         try:
             if check:
@@ -171,11 +172,7 @@ def contents_of(tape: Tape, *, check: bool = True) -> Contents:
                 continue
             found.withheld += sum(leaf.missing == "policy" for leaf in tree.facts())
             key = (tree.structure, tree.leaves, root, record.tape)
-            if key not in looked:
-                if len(looked) >= _MAX_KNOWN:
-                    looked.clear()
-                looked[key] = None
-                _look(found, tree, root, tape)
+            looked.once(key, partial(_look, found, tree, root, tape))
     return found
 
 

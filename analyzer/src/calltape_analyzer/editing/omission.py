@@ -7,7 +7,7 @@ was asked not to keep the values at these paths: tensors keep their shapes, text
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from calltape_analyzer.pytree.nodes import PlacedNode, ReferencedOnly, placed_no
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.privacy import FEWEST_RANGED, is_exact, matches_whole
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree
 from calltape_schema.tree import (
     Leaf,
@@ -53,7 +54,7 @@ class Omission:
         self._patterns = tuple(patterns)
         self._signature = signature
         self._matched: set[str] = set()
-        self._known: dict[Hashable, _Plan] = {}
+        self._plans = Recent(_MAX_KNOWN, cost=1)
         self._referenced = ReferencedOnly()
 
     @property
@@ -76,12 +77,9 @@ class Omission:
         for side, tree in sides:
             if tree is None:
                 continue
-            key = tree.structure, side
-            if key not in self._known:
-                if len(self._known) >= _MAX_KNOWN:
-                    self._known.clear()
-                self._known[key] = self._plan(tree.spec(), "" if side == "inputs" else side)
-            made = _applied(tree, self._known[key], partial(_has_many, call, side))
+            spec, root = tree.spec(), "" if side == "inputs" else side
+            plan = self._plans.once((tree.structure, side), partial(self._plan, spec, root))
+            made = _applied(tree, plan, partial(_has_many, call, side))
             kept = {leaf.key for leaf in made.facts()} - values.keys()
             for place, leaf in enumerate(tree.facts()):
                 if leaf.key is not None and leaf.key in kept:

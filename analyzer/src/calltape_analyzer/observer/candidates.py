@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import recorded_leaves
@@ -116,17 +117,14 @@ class ObserverInfo:
         self._calls = calls
         self._stored = stored
         self._aligned = aligned
-        self._inputs: list[InputCandidate] | None = None
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    @property
+    @cached_property
     def inputs(self) -> list[InputCandidate]:
         """The arguments of each call."""
-        if self._inputs is None:
-            self._inputs = [self._candidate(i) for i in range(len(self._calls))]
-        return self._inputs
+        return [self._candidate(i) for i in range(len(self._calls))]
 
     @property
     def flat_outputs(self) -> list[list[Any]]:

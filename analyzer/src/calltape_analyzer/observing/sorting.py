@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from calltape_analyzer.observing.contexts import Context, Mode
@@ -30,6 +31,7 @@ from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
+from calltape_schema.recent import Recent
 from calltape_schema.records import Range, Target, Tree
 from calltape_schema.tree import Leaf, Node, ScalarNode
 
@@ -95,9 +97,8 @@ class CallSorter:
     ordered: frozenset[str] = frozenset()
     unshared: frozenset[tuple[str, str]] = frozenset()
     training_modes: set[bool] = field(default_factory=set, init=False)
-    _module_names: dict[int, str] | None = field(default=None, init=False)
-    _layouts: dict[Hashable, ArgumentLayout] = field(default_factory=dict, init=False)
-    _switches: dict[bytes, tuple[tuple[int, Any], ...]] = field(default_factory=dict, init=False)
+    _layouts: Recent = field(default_factory=Recent, init=False)
+    _switches: Recent = field(default_factory=Recent, init=False)
 
     def separate_by(
         self,
@@ -110,19 +111,18 @@ class CallSorter:
         self.asked |= frozenset(asked)
         self.laid_out |= frozenset(laid_out)
         self.ordered |= frozenset(ordered)
-        self._layouts.clear()
+        self._layouts = Recent()
 
     def ignore_sharing(self, pairs: Collection[tuple[str, str]]) -> None:
         """From now on, calls are of one group whether or not these tensors are one object, or share
         memory; samples have a tensor for each of them."""
         self.unshared |= frozenset(pairs)
 
+    @cached_property
     def module_names(self) -> dict[int, str]:
-        """The names of the model's modules by their identity. They are found once."""
-        if self._module_names is None:
-            named = getattr(self.model, "named_modules", None)
-            self._module_names = {id(part): name for name, part in named()} if named else {}
-        return self._module_names
+        """The names of the model's modules by their identity."""
+        named = getattr(self.model, "named_modules", None)
+        return {id(part): name for name, part in named()} if named else {}
 
     @classmethod
     def of(cls, tape: CallSource, renamed: Renamed | None = None) -> CallSorter:
@@ -248,26 +248,24 @@ class CallSorter:
         )
 
     def _layout(self, tree: Tree) -> ArgumentLayout:
+        structure, spec = tree.structure, tree.spec()
         # A scalar decides the layout only by whether it equals its default.
-        switches = self._switches.get(tree.structure)
-        if switches is None:
-            switches = _switches(tree.spec().root, self.signature)
-            self._switches[tree.structure] = switches
+        switches = self._switches.once(
+            structure, lambda: _switches(spec.root, self.signature), len(structure)
+        )
         on = tuple(_is_same(tree.scalars[index], default) for index, default in switches)
-        recorded = tree.spec().context
         devices: frozenset[str] = frozenset()
-        if recorded is not None and recorded.autocast:  # it matters where the arguments are
+        if spec.context is not None and spec.context.autocast:  # where the arguments are matters
             devices = frozenset(leaf.device for leaf in tree.facts())
-        found = self._layouts.get((tree.structure, on, devices))
-        if found is None:
-            spec = tree.spec()
+
+        def made() -> ArgumentLayout:
             context = Context.of(spec.context, devices, self.asked)
-            found = layout_of_inputs(
+            self.training_modes.add(context.training)
+            return layout_of_inputs(
                 spec.root, tree.scalars, self.signature, self.renamed, context, self.ordered
             )
-            self._layouts[tree.structure, on, devices] = found
-            self.training_modes.add(context.training)
-        return found
+
+        return self._layouts.once((structure, on, devices), made, 4 * len(structure))
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
@@ -298,7 +298,6 @@ class ClassIndex:
                 self._given[name] = cls
         self._model = model
         self._packages = None if model is None else ModelPackages(model)
-        self._modules: dict[str, Any] | None = None
         self._stand_ins: dict[tuple[str, str, tuple[str, ...]], type] | None = (
             {} if stand_ins else None
         )
@@ -327,11 +326,13 @@ class ClassIndex:
     def key(self, name: str) -> Hashable:
         """The module of the model that stands on a tape by this name; without a model, or if it has
         no such part, the name as a ``ModuleKey``."""
-        if self._modules is None:
-            named = getattr(self._model, "named_modules", None)
-            self._modules = {} if named is None else dict(named(remove_duplicate=False))
         found = self._modules.get(name)
         return ModuleKey(name) if found is None else found
+
+    @cached_property
+    def _modules(self) -> dict[str, Any]:
+        named = getattr(self._model, "named_modules", None)
+        return {} if named is None else dict(named(remove_duplicate=False))
 
     def renamed(self, name: str) -> str:
         """The name that a class has in this process; ``name`` is its name on the tape."""

@@ -333,18 +333,17 @@ class ReferencedOnly:
         ranks = [kind.ranks[at] for at in known.leaves]
         return Kind(known.structure, dtypes, ranks, axes, kind)
 
-    def _of(self, structure: bytes, spec_of: Any) -> _Referenced:
-        found: _Referenced | None = self._known.get(structure)
-        if found is None:
-            spec: Structure = spec_of()
+    def _of(self, structure: bytes, spec_of: Callable[[], Structure]) -> _Referenced:
+        def made() -> _Referenced:
+            spec = spec_of()
             leaves, scalars = ({at: n for n, at in enumerate(own)} for own in _positions(spec))
             less: bytes | None = None
             if (len(leaves), len(scalars)) != (spec.leaves, spec.scalars):
                 root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)
                 less = encode_structure(document_like(spec, root, len(leaves), len(scalars)))
-            found = _Referenced(leaves, scalars, less)
-            self._known.keep(structure, found, 2 * len(structure))
-        return found
+            return _Referenced(leaves, scalars, less)
+
+        return self._known.once(structure, made, 2 * len(structure))
 
 
 def _positions(spec: Structure) -> tuple[list[int], list[int]]:

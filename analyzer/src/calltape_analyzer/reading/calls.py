@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal, overload
 
@@ -64,8 +65,7 @@ class Calls(Sequence[Call]):
         self._lengths = list(map(len, self._segments))
         self._ends = list(accumulate(self._lengths))
         self._is_known = all(segment.unscanned_end is None for segment in self._segments)
-        # Of each recording the lowest and the highest number in each of its files.
-        self._extents: dict[bytes, list[tuple[int, int, int]]] | None = None
+        self.__dict__.pop("_extents", None)
 
     def _recount(self) -> None:
         """Counts anew if files were scanned since: damage may have shown, and then there are fewer
@@ -225,19 +225,20 @@ class Calls(Sequence[Call]):
         files = self._may_have(ref)
         return self._segments[files[0]].path if len(files) == 1 else self.at(ref).path
 
+    @cached_property
+    def _extents(self) -> dict[bytes, list[tuple[int, int, int]]]:
+        """Of each recording the lowest and the highest number in each of its files."""
+        found: dict[bytes, list[tuple[int, int, int]]] = {}
+        for which, segment in enumerate(self._segments):
+            low, high = segment.extent or (0, MAX_COUNT)
+            for tape, first in segment.recordings.items():
+                found.setdefault(tape, []).append((0 if first else low, high, which))
+        return found
+
     def _may_have(self, ref: CallRef) -> list[int]:
         """The files that can have a call, by number and in order: those that begin before it and
         reach as far."""
-        known = self._extents
-        if known is None:
-            known = {}
-            for which, segment in enumerate(self._segments):
-                low, high = segment.extent or (0, MAX_COUNT)
-                for tape, first in segment.recordings.items():
-                    extent = (0 if first else low, high, which)
-                    known.setdefault(tape, []).append(extent)
-            self._extents = known
-        extents = known.get(ref.tape, ())
+        extents = self._extents.get(ref.tape, ())
         return [which for low, high, which in extents if low <= ref.number <= high]
 
     def _at(self, index: int) -> Call:

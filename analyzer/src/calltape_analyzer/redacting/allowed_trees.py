@@ -31,6 +31,7 @@ from calltape_schema import blob
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.packing import pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
+from calltape_schema.recent import Recent
 from calltape_schema.records import MINOR, Manifest, Step, Target, decode_manifest, encode_manifest
 from calltape_schema.tree import (
     ConstantNode,
@@ -119,8 +120,8 @@ class TreeChecks:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._known: dict[tuple[bytes, str], _Tree] = {}
-        self._leaves: dict[bytes, tuple[Leaf, ...]] = {}
+        self._trees = Recent(_MAX_KNOWN, cost=1)
+        self._leaves = Recent(_MAX_KNOWN, cost=1)
         self._spans: dict[tuple[str, str], tuple[int, int]] = {}
 
     # --- the manifest ------------------------------------------------------------------------
@@ -228,9 +229,9 @@ class TreeChecks:
 
     def _facts(self, data: bytes) -> tuple[Leaf, ...]:
         """Checks the facts of tensors."""
-        found = self._leaves.get(data)
-        if found is not None:
-            return found
+        return self._leaves.once(data, lambda: self._checked_facts(data))
+
+    def _checked_facts(self, data: bytes) -> tuple[Leaf, ...]:
         documents, found = decoded(data, "the facts of a tensor"), decode_leaves(data)
         where = "the facts of a tensor"
         known = [leaf_document(leaf) for leaf in found]
@@ -245,18 +246,10 @@ class TreeChecks:
             is_shared = leaf.storage is not None and counts[leaf.storage] > 1
             require(is_shared or (leaf.storage is None and not leaf.offset), where, "a memory")
             require((leaf.storage or 0) < len(found), where, "the number of a memory")
-        if len(self._leaves) >= _MAX_KNOWN:
-            self._leaves.clear()
-        self._leaves[data] = found
         return found
 
     def _rules(self, structure: bytes, side: str) -> _Tree:
-        found = self._known.get((structure, side))
-        if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found = self._known[structure, side] = self._made(structure, side)
-        return found
+        return self._trees.once((structure, side), lambda: self._made(structure, side))
 
     def _made(self, structure: bytes, side: str) -> _Tree:
         spec = decode_structure(structure)

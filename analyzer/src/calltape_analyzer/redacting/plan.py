@@ -26,6 +26,7 @@ from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Kind
 from calltape_schema.privacy import is_name, is_setting
+from calltape_schema.recent import Recent
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     DictNode,
@@ -96,8 +97,8 @@ class Plan:
         self.replaced_names: set[str] = set()
         self._numbers: dict[str, Fact] = {}
         self._ranges: dict[tuple[str, str], ElementRange] = {}
-        self._places: dict[bytes, _Places] = {}
-        self._trees: dict[tuple[bytes, str], TreePlan] = {}
+        self._places = Recent(_MAX_KNOWN, cost=1)
+        self._trees = Recent(_MAX_KNOWN, cost=1)
         for call in tape.calls:
             with suppress(TapeError):  # it stands in the tape's damage
                 self._note(call.record.inputs)
@@ -114,12 +115,7 @@ class Plan:
             spec: the same structure, decoded.
             side: ``""`` for inputs, ``outputs`` for outputs.
         """
-        found = self._trees.get((structure, side))
-        if found is None:
-            if len(self._trees) >= _MAX_KNOWN:
-                self._trees.clear()
-            found = self._trees[structure, side] = TreePlan(spec, side, self)
-        return found
+        return self._trees.once((structure, side), lambda: TreePlan(spec, side, self))
 
     def number(self, placed: PlacedNode) -> Fact:
         """What the numbers at a place of the inputs are."""
@@ -164,20 +160,19 @@ class Plan:
         self._numbers[name] = _NUMBERS[max(ranks)]
 
     def _of(self, structure: bytes, spec: Structure) -> _Places:
-        found = self._places.get(structure)
-        if found is None:
-            if len(self._places) >= _MAX_KNOWN:
-                self._places.clear()
-            found = self._places[structure] = _Places([], {})
-            for placed in placed_nodes(spec.root, named=self.policy.signature.positional):
-                node, name = placed.node, self.policy.name(placed.pattern)
-                if isinstance(node, TensorNode):
-                    found.tensors.setdefault(node.leaf, name)
-                elif isinstance(node, ScalarNode) and node.kind not in ("str", "bytes"):
-                    if placed.in_list:  # data in all calls, also where the list is shorter
-                        self._numbers[name] = "number"
-                    elif not placed.in_cache:
-                        found.numbers.append((node.scalar, name))
+        return self._places.once(structure, lambda: self._places_in(spec))
+
+    def _places_in(self, spec: Structure) -> _Places:
+        found = _Places([], {})
+        for placed in placed_nodes(spec.root, named=self.policy.signature.positional):
+            node, name = placed.node, self.policy.name(placed.pattern)
+            if isinstance(node, TensorNode):
+                found.tensors.setdefault(node.leaf, name)
+            elif isinstance(node, ScalarNode) and node.kind not in ("str", "bytes"):
+                if placed.in_list:  # data in all calls, also where the list is shorter
+                    self._numbers[name] = "number"
+                elif not placed.in_cache:
+                    found.numbers.append((node.scalar, name))
         return found
 
 

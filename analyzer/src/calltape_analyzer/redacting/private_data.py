@@ -6,7 +6,8 @@ calls, and what to do about it. No value is ever in a finding.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from calltape_analyzer.editing.omission import names_of_path
@@ -23,6 +24,7 @@ from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import is_name, is_without_text
+from calltape_schema.recent import Recent
 from calltape_schema.records import Redacted, Tree
 from calltape_schema.remedies import Remedy
 from calltape_schema.tree import (
@@ -256,7 +258,7 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     """
     check_tape(tape, "private_data")
     found: dict[tuple[str, str | None, str | None], int] = {}
-    known: dict[Hashable, list[tuple[str, str]]] = {}
+    known = Recent(_MAX_KNOWN, cost=1)
     data_keys = {
         place: frozenset(str(one[1]) for one in names if isinstance(one, tuple))
         for place, names in tape.signature.data_keys().items()
@@ -294,18 +296,17 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
 def _of_call(
     call: Call,
     tape: Tape,
-    known: dict[Hashable, list[tuple[str, str]]],
+    known: Recent,
     data_keys: Mapping[str, frozenset[str]],
 ) -> Iterator[tuple[str, str | None]]:
     record = call.record
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
         if tree is not None:
             key = tree.structure, tree.leaves, tree.ranges, tuple(tree.scalars), root
-            if key not in known:
-                if len(known) >= _MAX_KNOWN:
-                    known.clear()
-                known[key] = list(_of_tree(tree, root, tape.signature))
-            for path, kind in known[key]:
+            paths: list[tuple[str, str]] = known.once(
+                key, partial(list, _of_tree(tree, root, tape.signature))
+            )
+            for path, kind in paths:
                 if not path:
                     yield kind, None
                     continue

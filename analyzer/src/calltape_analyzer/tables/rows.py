@@ -251,11 +251,9 @@ def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]
     def sizes_of(segment: Segment, position: int, record: CallRecord) -> CallSizes:
         """Calls of equal inputs are one object, also in the columns of a batch."""
         inputs = segment, segment.inputs_number(position)
-        found: CallSizes | None = known.get(inputs)
-        if found is None:
-            found = sizes.of(record.inputs)
-            known.keep(inputs, found, 8 * len(found.values))
-        return found
+        return known.once(
+            inputs, lambda: sizes.of(record.inputs), lambda found: 8 * len(found.values)
+        )
 
     for origin, record, own in _read(tape, sizes_of):
         duration = None if record.duration_ns is None else record.duration_ns / 1e9
@@ -298,13 +296,12 @@ def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
     known = Recent(_ROOM)
 
     def leaves_of(side: str, tree: Tree) -> _Leaves:
-        key = side, tree.structure, tree.leaves
-        found: _Leaves | None = known.get(key)
-        if found is None:
-            found = _leaves(tree, tape.signature if side == "inputs" else None)
-            size = 64 * len(found) + len(tree.structure) + len(tree.leaves)
-            known.keep(key, found, size)
-        return found
+        signature = tape.signature if side == "inputs" else None
+        return known.once(
+            (side, tree.structure, tree.leaves),
+            lambda: _leaves(tree, signature),
+            lambda found: 64 * len(found) + len(tree.structure) + len(tree.leaves),
+        )
 
     def sides_of(_: Segment, __: int, record: CallRecord) -> list[tuple[str, Tree, _Leaves]]:
         sides = ("inputs", record.inputs), ("outputs", record.outputs)

@@ -8,6 +8,7 @@ seen, not guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import bounded
@@ -131,10 +132,7 @@ def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:
         if tree is None or row is None:
             continue
         key = tree.structure, tree.leaves
-        shapes = known.get(key)
-        if shapes is None:
-            shapes = _output_shapes(tree)
-            known.keep(key, shapes, len(tree.structure) + len(tree.leaves))
+        shapes = known.once(key, partial(_output_shapes, tree), sum(map(len, key)))
         ranks = [(path, len(shape)) for path, shape in shapes]
         if outputs is None:
             outputs = [_output_name(path, len(shapes)) for path, _ in shapes]

@@ -231,8 +231,13 @@ class VariantFindings(PlainData):
         yield from map(printable, self.notes)
 
 
-def findings_of(variant: VariantFacts) -> VariantFindings:
-    """The findings of a variant, whose symbols have names."""
+def findings_of(variant: VariantFacts, address: str | None = None) -> VariantFindings:
+    """The findings of a variant, whose symbols have names.
+
+    Args:
+        variant: the variant.
+        address: of its first call, if the tape is of several recordings.
+    """
     by_column = {c: symbol.name for symbol in variant.symbols for c in symbol.columns}
     layout = variant.group.layout
     group = variant.group
@@ -242,6 +247,7 @@ def findings_of(variant: VariantFacts) -> VariantFindings:
         name=variant.name,
         calls=variant.calls,
         first_call=variant.every.first.number,
+        address=address,
         tensors=tuple(_tensor(variant, i, name, by_column) for i, name in enumerate(names)),
         ints=tuple(
             _int(variant, column, by_column, counting.get(column)) for column in layout.int_columns
