@@ -98,8 +98,8 @@ FAULTS = (
     Fault(
         "schema-stale-groups",
         f"{_SCHEMA}reader.py",
-        'key = self._name, "group", offset',
-        'key = "group", offset',
+        '(self._name, "group", offset),',
+        '("group", offset),',
         "Two tapes that are open at once show each other's calls.",
         (
             "schema/container/test_references.py",

@@ -25,7 +25,7 @@ from calltape_analyzer.observing.size_table import Column, Seen, SizeTable
 from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, shown_value, some_of
-from calltape_analyzer.traffic import TapeTraffic, together
+from calltape_analyzer.traffic import TapeTraffic, sum_of_seen
 from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.variant_findings import expression
@@ -188,7 +188,7 @@ def disappeared(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         rows = _rows_like(variant, now)
         if not len(rows) and now.has(variant.group.key):
             conditions = ", ".join(c.text(variant.group.layout) for c in variant.conditions)
-            every = _all_of(variant.every)
+            every = _all_of(variant.all_rows)
             yield _change(before, "variant", variant.name, f"no longer seen: {conditions}", every)
         if rows.calls > 1:
             yield from _settled_symbols(before, variant, rows)
@@ -227,7 +227,7 @@ def _answers(known: TapeTraffic, shown: TapeTraffic, unseen: str, only: str) -> 
             if kind == "argument":
                 value = shown.facets.get(("constant", place), {})
                 text = f"{unseen}: {', '.join(list(value)[:_MAX_SHOWN])}" if value else unseen
-                yield _change(shown, "argument", place, text, together(answers.values()))
+                yield _change(shown, "argument", place, text, sum_of_seen(answers.values()))
             continue
         for answer, seen in answers.items():
             if answer not in others:
@@ -313,7 +313,7 @@ class _Collected:
             sizes = sorted(found)
             shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN]))
             more = ", …" if len(sizes) > _MAX_SHOWN else ""
-            self._outside[key] = (shown + more, together(found.values())) if found else None
+            self._outside[key] = (shown + more, sum_of_seen(found.values())) if found else None
         return self._outside[key]
 
     def add(self, kind: str, place: str, text: str, seen: Seen) -> None:
@@ -340,7 +340,7 @@ def _sizes(
                 name = layout.column_name(column)
                 found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
             continue
-        values = variant.every.distinct(column)
+        values = variant.all_rows.distinct(column)
         known = min(values), max(values)
         if decided.dynamic:
             pooled = before.pooled.get(Pools.key(variant.group, column), known)
@@ -419,10 +419,10 @@ def _sizes_of_new(before: TapeTraffic, now: TapeTraffic, variant: VariantFacts) 
     """Yields sizes in calls of a new structure that the same dimension had in no structure
     before."""
     found = _Collected(now)
-    for column in variant.every.columns:
+    for column in variant.all_rows.columns:
         known = before.pooled.get(Pools.key(variant.group, column))
         if known:
-            _check_sizes(found, variant, column, known, variant.every)
+            _check_sizes(found, variant, column, known, variant.all_rows)
     yield from found
 
 
@@ -430,11 +430,11 @@ def _settled_symbols(
     before: TapeTraffic, variant: VariantFacts, rows: SizeTable
 ) -> Iterator[Change]:
     """Yields dimensions that varied, and are constant now."""
-    every = _all_of(variant.every)
+    every = _all_of(variant.all_rows)
     for symbol in variant.symbols:
         values = {value for column in symbol.columns for value in rows.distinct(column)}
         if symbol.varied and len(values) == 1:
-            span = shown_span(variant.every.distinct(symbol.columns[0]))
+            span = shown_span(variant.all_rows.distinct(symbol.columns[0]))
             text = f"{span} in {variant.name} before, now always {shown_value(values.pop())}"
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
             yield _change(before, "dimension", where, text, every)
@@ -461,7 +461,7 @@ def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         inputs = now.tape.calls.by_inputs()
         raised = [Seen(one.calls, one.first) for one in inputs if one.raised]
         if raised:
-            seen = together(raised)
+            seen = sum_of_seen(raised)
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
             change = _change(now, "error", "the model", what, seen)
             if not now.tape.calls.are_single:  # other calls with these inputs may not have raised

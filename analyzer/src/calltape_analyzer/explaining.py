@@ -259,7 +259,7 @@ class _OtherVariants:
         if key not in self._values:
             first: dict[int, _ValueSeen] = {}
             for facts, other in self._columns.get(key, ()):
-                for value, seen in facts.every.sizes(other).items():
+                for value, seen in facts.all_rows.sizes(other).items():
                     first.setdefault(value, (value, seen, facts, other))
             self._values[key] = list(first.values())
         return self._values[key]
@@ -329,13 +329,13 @@ class _VariantReasons:
         return PartExplanation(
             variant=self.facts.name,
             calls=self.facts.calls,
-            first_call=self.facts.every.first.number,
+            first_call=self.facts.all_rows.first.number,
             places=(place,),
             kind=kind,
             dtype=dtype,
             value=value,
             dimensions=dimensions,
-            address=self.tape.calls.address_of(self.facts.every.first),
+            address=self.tape.calls.address_of(self.facts.all_rows.first),
             context=context.separating() if is_told else None,
         )
 
@@ -343,7 +343,7 @@ class _VariantReasons:
         """Why a dimension, or an int, is dynamic or constant."""
         facts = self.facts
         decided = facts.dimensions[column]
-        distinct = len(facts.every.distinct(column))
+        distinct = len(facts.all_rows.distinct(column))
         number = self._symbols.get(column)
         warnings: tuple[str, ...] = ()
         whole = facts.counted.get(column)
@@ -366,9 +366,9 @@ class _VariantReasons:
     def _seen(self, column: Column) -> tuple[Sighting, ...]:
         """The values of a column, the smallest and the largest ones if they are many. Columns that
         never differed share them: there may be thousands."""
-        line = self.facts.every.line(column)
+        line = self.facts.all_rows.line(column)
         if line not in self._sightings:
-            shown = sorted(self.facts.every.sizes(column).items(), key=lambda item: item[0])
+            shown = sorted(self.facts.all_rows.sizes(column).items(), key=lambda item: item[0])
             if len(shown) > MAX_SIZES_SHOWN:
                 shown = [*shown[: MAX_SIZES_SHOWN // 2], *shown[-MAX_SIZES_SHOWN // 2 :]]
             calls = self.tape.calls
@@ -438,7 +438,7 @@ class _VariantReasons:
         for value, seen, facts, c in islice((e for e in every if e[0] != own), MAX_EXAMPLES):
             name = facts.group.layout.column_name(c)
             where = "" if name == group.layout.column_name(column) else f"as {name} "
-            at = f"{where}in {facts.name}, call {self.tape.calls.shown(seen.first)}"
+            at = f"{where}in {facts.name}, call {self.tape.calls.label_of(seen.first)}"
             shown.append(f"{shown_value(value)} ({at})")
         more = len(every) - 1 - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

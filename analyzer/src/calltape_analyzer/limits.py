@@ -1,4 +1,4 @@
-"""How much time and memory reading may take: what its files are worth, and no more.
+"""How much time and memory reading may take: as much as the size of the files allows.
 
 Limits bound single parts of a tape; this bounds what nobody thought of. A thread looks now and then
 at what was spent since the last look. What is spent on importing (torch takes seconds) is not the
@@ -35,11 +35,11 @@ __all__ = [
     "LEAST_SECONDS",
     "REDACTION_EFFORT",
     "SECONDS_PER_MEBIBYTE",
+    "Allowance",
     "Budget",
     "Exceeded",
     "Limits",
-    "Worth",
-    "add_worth",
+    "add_allowance",
     "advice_to_allow",
     "bounded",
     "check_memory",
@@ -128,10 +128,10 @@ def limits() -> Limits:
 
 
 def seconds_for(nbytes: int, effort: int = 1) -> float:
-    """How much processor time files of so many bytes are worth, or the person allows."""
-    worth = effort * max(LEAST_SECONDS, SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
+    """How much processor time files of so many bytes allow, or the person allows."""
+    allowed = effort * max(LEAST_SECONDS, SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
     given = limits().seconds
-    return worth if given is None else given
+    return allowed if given is None else given
 
 
 _received = [0]
@@ -144,8 +144,8 @@ def received_bytes(more: int = 0) -> int:
     return _received[0]
 
 
-class Worth:
-    """What a tape is worth to those who ask about it.
+class Allowance:
+    """What questions about a tape may cost.
 
     Attributes:
         limits: that were given with the tape.
@@ -199,16 +199,16 @@ class Budget:
     @property
     def seconds(self) -> float:
         with self.limits:
-            return self._share * seconds_for(self._worth, self.effort)
+            return self._share * seconds_for(self._allowance, self.effort)
 
     @property
     def nbytes(self) -> int:
-        worth = min(_BYTES + _BYTES_PER_BYTE * self._worth, most_bytes())
+        allowed = min(_BYTES + _BYTES_PER_BYTE * self._allowance, most_bytes())
         given = self.limits.nbytes
-        return worth if given is None else given if self.is_process else max(given, _LEAST_GROWTH)
+        return allowed if given is None else given if self.is_process else max(given, _LEAST_GROWTH)
 
     @property
-    def _worth(self) -> int:
+    def _allowance(self) -> int:
         """Bytes of local files, and what came of remote ones: a server may claim any size."""
         return self.tape_bytes + received_bytes() - self._received
 
@@ -329,9 +329,9 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
 
 
 def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a function of the API that may take what the tapes among its arguments are worth: those
-    that have a :class:`Worth` as their ``_worth``. Within a call that is bounded already, nothing
-    is added.
+    """Makes a function of the API that may take what the tapes among its arguments allow: those
+    that have an :class:`Allowance` as their ``_allowance``. Within a call that is bounded already,
+    nothing is added.
 
     Args:
         effort: as for :func:`reading`.
@@ -343,15 +343,15 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
             own = threading.get_ident()
             if own in _current:
                 return function(*args, **kwargs)
-            found = [_worth_of(one) for one in (*args, *kwargs.values())]
-            worths = [one for one in found if one is not None]
-            given = next((one.limits for one in worths if one.limits is not None), None)
+            found = [_allowance_of(one) for one in (*args, *kwargs.values())]
+            allowances = [one for one in found if one is not None]
+            given = next((one.limits for one in allowances if one.limits is not None), None)
             with nullcontext() if given is None else given:
                 if not _HAS_CLOCKS:
                     return function(*args, **kwargs)
-                halvings = max((one.exceeded for one in worths), default=0)
+                halvings = max((one.exceeded for one in allowances), default=0)
                 budget = Budget(is_process=False, effort=effort, halvings=halvings)
-                budget.tape_bytes = sum(one.nbytes() for one in worths)
+                budget.tape_bytes = sum(one.nbytes() for one in allowances)
                 result: list[R] = []
                 try:
                     try:
@@ -363,13 +363,13 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     _settle(own, budget)
                     # A library may have made another error of it, and somebody may have handled it.
                     if not budget.raised:
-                        told = _told_of(error, worths)
+                        told = _told_of(error, allowances)
                         if told is None:
                             raise
                         raise told from error
                 if not budget.raised:
                     return result[0]
-            for one in worths:
+            for one in allowances:
                 one.exceeded += 1
             raise budget.raised[-1] from None
 
@@ -378,14 +378,14 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorated
 
 
-def _told_of(error: BaseException, worths: Sequence[Worth]) -> TapeError | None:
+def _told_of(error: BaseException, allowances: Sequence[Allowance]) -> TapeError | None:
     """The error of a tape that is the cause of one of another kind; None if no tape is."""
-    if isinstance(error, TapeError) or not worths:
+    if isinstance(error, TapeError) or not allowances:
         return None
     if isinstance(error, MemoryError):
         return TapeError("limit", "there is not enough memory for this")
     with contextlib.suppress(TapeError):
-        if any(one.is_forged() for one in worths):
+        if any(one.is_forged() for one in allowances):
             reason = "the answer relied on what a file claims about its calls, which is false"
             advice = Remedy("open it with scan=True", "pass --scan").after(
                 "its damage says more; ask again, or "
@@ -394,8 +394,8 @@ def _told_of(error: BaseException, worths: Sequence[Worth]) -> TapeError | None:
     return None
 
 
-def metered(items: Iterable[R], worths: Sequence[Worth]) -> Iterator[R]:
-    """The items, as long as making them takes no more time than the tapes are worth together.
+def metered(items: Iterable[R], allowances: Sequence[Allowance]) -> Iterator[R]:
+    """The items, as long as making them takes no more time than the tapes allow together.
     Within a call that is bounded already, nothing is added.
 
     Raises:
@@ -403,9 +403,9 @@ def metered(items: Iterable[R], worths: Sequence[Worth]) -> Iterator[R]:
     """
 
     def allowed() -> float:
-        given = next((one.limits for one in worths if one.limits is not None), limits())
+        given = next((one.limits for one in allowances if one.limits is not None), limits())
         with given:
-            return seconds_for(sum(one.nbytes() for one in {*worths}))
+            return seconds_for(sum(one.nbytes() for one in {*allowances}))
 
     # Passed time is never less than processor time, and a tenth as dear to ask for: only where it
     # goes beyond what is allowed, processor time is counted from then on.
@@ -431,17 +431,17 @@ def _too_slow(seconds: float) -> TapeError:
     return TapeError("limit", what, advice=advice_to_allow("seconds=600", "--max-seconds 600"))
 
 
-def _worth_of(value: Any) -> Worth | None:
+def _allowance_of(value: Any) -> Allowance | None:
     if type(value) is Limits:
-        return Worth(int, value)
-    found = getattr(value, "_worth", None) if type(value).__module__.startswith(_OURS) else None
-    return found if isinstance(found, Worth) else None
+        return Allowance(int, value)
+    found = getattr(value, "_allowance", None) if type(value).__module__.startswith(_OURS) else None
+    return found if isinstance(found, Allowance) else None
 
 
 _OURS = __name__.partition(".")[0]
 
 
-def add_worth(nbytes: int) -> None:
+def add_allowance(nbytes: int) -> None:
     """Adds the bytes of a file that a call of the API opened to what that may take."""
     budget = current()
     if budget is not None and not budget.is_process:

@@ -21,7 +21,7 @@ from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LEFT_OUT, ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text
+from calltape_analyzer.text import GOES_ON, counted, merge_alike, printable, time_text
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.facts import Condition, CounterIs, Fixed
 from calltape_analyzer.variants.variant_findings import VariantFindings
@@ -163,7 +163,7 @@ def _arguments(
         sizes = (names[d.symbol] if d.symbol else str(d.min) for d in one.dimensions)
         shape = f"[{', '.join(sizes)}]"
         places.append((path.public, (one.dtype, shape)))
-    for name, look in alike(places):
+    for name, look in merge_alike(places):
         yield name, *look
     for path, given in zip(group.layout.ints, found.ints, strict=True):
         yield path.public, "int", "dynamic" if given.dynamic else "constant"

@@ -22,7 +22,7 @@ from calltape_analyzer.errors import (
     RepeatedCallsError,
     UsageError,
 )
-from calltape_analyzer.limits import Limits, add_worth, bounded
+from calltape_analyzer.limits import Limits, add_allowance, bounded
 from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.duplicates import without_other_ranks, without_repeats
@@ -276,7 +276,7 @@ class _Files:
         found: list[Segment] = []
         for one in map(tried, things) if remote < 2 else _side_by_side(tried, things):
             if isinstance(one, Segment):
-                add_worth(0 if one.is_scanned else one.disk_bytes)
+                add_allowance(0 if one.is_scanned else one.disk_bytes)
                 found.append(one)
             else:
                 self._errors.append(one)

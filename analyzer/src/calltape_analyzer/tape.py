@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from calltape_analyzer.errors import Damage, InferenceError, UsageError
-from calltape_analyzer.limits import Limits, Worth, bounded
+from calltape_analyzer.limits import Allowance, Limits, bounded
 from calltape_analyzer.observing.layout import data_keys_of
 from calltape_analyzer.observing.signature import DataKeys, Signature
 from calltape_analyzer.observing.traffic_counters import (
@@ -40,7 +40,7 @@ from calltape_analyzer.reading.selection import (
     only_one,
     ranges_of,
 )
-from calltape_analyzer.reading.urls import shown
+from calltape_analyzer.reading.urls import displayed_url
 from calltape_analyzer.text import counted
 from calltape_schema.errors import OF_CALLS, TapeError
 
@@ -69,7 +69,8 @@ def check_tape(value: Any, what: str) -> None:
         return
     if isinstance(value, str | os.PathLike):
         raise UsageError(
-            f"{what} takes a tape, not a path", advice=f"pass open_tape({shown(str(value))!r})"
+            f"{what} takes a tape, not a path",
+            advice=f"pass open_tape({displayed_url(str(value))!r})",
         )
     kind = type(value).__name__
     one_variant = "pass tape.only(variant=...), which is the part of a tape that is one variant"
@@ -97,11 +98,11 @@ class Tape(RecordedCalls, ProgramSource):
         limits: Limits | None = None,
     ) -> None:
         super().__init__(segments, damage, classes)
-        self._worth = Worth(
+        self._allowance = Allowance(
             lambda: sum(one.disk_bytes for one in self._segments), limits, self._is_forged
         )
         for segment in self._segments:
-            segment.worth = self._worth
+            segment.allowance = self._allowance
         self._other_ranks = tuple(other_ranks)
         self._variants: list[FoundVariant] | None = None
         self._united: FoundVariant | None = None
@@ -287,10 +288,10 @@ class Tape(RecordedCalls, ProgramSource):
             raise InferenceError(
                 "No inputs were captured", advice="record at least one call of the model"
             )
-        from calltape_analyzer.variant import Variant, united
+        from calltape_analyzer.variant import Variant, single_graph_of
 
         if self._united is None:
-            self._united = united(self, variants)
+            self._united = single_graph_of(self, variants)
         return Variant(self, self._united)
 
     def _with_records(self, question: Callable[[], T]) -> T:

@@ -130,7 +130,7 @@ def collapsed(names: Sequence[str]) -> list[str]:
     ]
 
 
-def alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
+def merge_alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
     """Joins paths that differ only in the positions in lists, if the same is said of them.
 
     If the same is said of all such paths, they are ``cache.layers.*.keys (32 of them)``;

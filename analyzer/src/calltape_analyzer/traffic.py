@@ -16,7 +16,7 @@ from calltape_analyzer.variant import find_variants
 from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["TapeTraffic", "together"]
+__all__ = ["TapeTraffic", "sum_of_seen"]
 
 _MAX_COMPARED = 64
 
@@ -92,7 +92,7 @@ class TapeTraffic:
             for kind, place, answer in _answers_of(group):
                 answers = found.setdefault((kind, place), {})
                 known = answers.get(answer)
-                answers[answer] = seen if known is None else together((known, seen))
+                answers[answer] = seen if known is None else sum_of_seen((known, seen))
         return found
 
     @cached_property
@@ -115,7 +115,7 @@ class TapeTraffic:
         return found
 
     def _meeting(self, key: GroupKey) -> Iterator[Group]:
-        return (group for group in self._structures.get(key[:2], ()) if group.key.meets(key))
+        return (group for group in self._structures.get(key[:2], ()) if group.key.overlaps(key))
 
     def rows_of(self, key: GroupKey) -> SizeTable:
         """The distinct calls that a group of any tape has here; an empty table for none."""
@@ -144,7 +144,7 @@ class TapeTraffic:
     @cached_property
     def pooled(self) -> dict[Hashable, tuple[int, int]]:
         """The smallest and largest value of each dimension over all variants."""
-        pools = Pools([VariantFacts(variant.group, variant.every) for variant in self.variants])
+        pools = Pools([VariantFacts(variant.group, variant.all_rows) for variant in self.variants])
         return {key: (min(found), max(found)) for key, found in pools.values.items() if found}
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
@@ -165,7 +165,7 @@ class TapeTraffic:
             }
             for place in beyond:
                 seen = Seen(calls, first)
-                found[place] = together((found[place], seen)) if place in found else seen
+                found[place] = sum_of_seen((found[place], seen)) if place in found else seen
         return found
 
 
@@ -190,7 +190,7 @@ def _answers_of(group: Group) -> Iterator[tuple[str, str, str]]:
         yield "constant", value.place, value.text
 
 
-def together(seen: Iterable[Seen]) -> Seen:
+def sum_of_seen(seen: Iterable[Seen]) -> Seen:
     """The sum of calls, none of which is counted twice."""
     every = list(seen)
     return Seen(sum(one.calls for one in every), min(one.first for one in every))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, ove
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.fitting import terminal_width
-from calltape_analyzer.limits import Worth, bounded
+from calltape_analyzer.limits import Allowance, bounded
 from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import Observations, SortedCall
 from calltape_analyzer.observing.signature import Key, Signature
@@ -36,7 +36,7 @@ from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.text import counted, variant_names
-from calltape_analyzer.variants.alternatives import lacking, merged, whole
+from calltape_analyzer.variants.alternatives import lacking, merged, undivided
 from calltape_analyzer.variants.derivation import Pools, constant_pools, find_symbols, variants_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts, add_counted_sizes
 from calltape_analyzer.variants.names import name_symbols, name_variants
@@ -56,8 +56,8 @@ __all__ = [
     "chosen_variants",
     "find_variants",
     "named_facts",
+    "single_graph_of",
     "table_of",
-    "united",
 ]
 
 _MAX_NAMED = 8
@@ -97,13 +97,13 @@ class FoundVariant:
         facts: the evidence.
         sorter: sorts calls as they were sorted.
         address: of its first call, if the tape is of several recordings.
-        united: whether it is several variants as one.
+        is_single_graph: whether it is several variants as one.
     """
 
     facts: VariantFacts
     sorter: CallSorter
     address: str | None
-    united: bool = False
+    is_single_graph: bool = False
 
     @cached_property
     def findings(self) -> VariantFindings:
@@ -128,8 +128,8 @@ class Variant(ProgramSource, Shown):
         self.facts = found.facts
 
     @property
-    def _worth(self) -> Worth | None:
-        return next((segment.worth for segment in self._tape.segments), None)
+    def _allowance(self) -> Allowance | None:
+        return next((segment.allowance for segment in self._tape.segments), None)
 
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {counted(len(self), 'call')}>"
@@ -309,9 +309,9 @@ class Variant(ProgramSource, Shown):
         if index is not None:
             return self._completed(index, device)
         # Of several variants, nobody knows which other sizes go together: a call is as recorded.
-        own = set(self.facts.group.rows) if self._found.united else None
-        sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.united else 0]
-        call = self._tape.calls.at(self.facts.rows.seen(sizing.row).first)
+        own = set(self.facts.group.rows) if self._found.is_single_graph else None
+        sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.is_single_graph else 0]
+        call = self._tape.calls.at(self.facts.rows.calls_of(sizing.row).first)
         sample = sample_in(self.facts, call, self.sorter, device)
         if sizing.resized:
             rules = value_rules(self.facts, self._tape.calls.at, self.sorter)
@@ -376,8 +376,8 @@ class Variant(ProgramSource, Shown):
             )
         if self.facts.completion_of(live.placed.key) is None:
             return Inputs(args, kwargs)
-        whole = in_variant(self.facts, live.sample, live.placed.key, live.placed.row, device)
-        return self._built(whole, device)
+        sample = in_variant(self.facts, live.sample, live.placed.key, live.placed.row, device)
+        return self._built(sample, device)
 
 
 def table_of(variant: Variant) -> VariantTable:
@@ -425,7 +425,7 @@ def calls_left_out(tape: CallSource, variants: Sequence[Variant]) -> int:
     return len(tape.calls) - sum(map(len, variants))
 
 
-def united(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
+def single_graph_of(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
     """All of these variants as one. Those of one structure become one whatever their sizes are,
     and in calls that leave an argument out, it has the size that others have, or none.
 
@@ -437,21 +437,22 @@ def united(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
     for variant in variants:
         groups.setdefault(id(variant.facts.group), []).append(variant.facts)
     by_tensors = sorted(groups.values(), key=lambda own: -len(own[0].group.layout.tensors))
-    larger, *smaller = map(whole, by_tensors)
+    larger, *smaller = map(undivided, by_tensors)
     for one in smaller:
         if not lacking(one, larger):
             placed = sorter.sorted(tape.calls.inputs_at(one.group.first))
             raise InferenceError(
                 f"the calls are {len(variants)} variants, and no program serves all of them: in "
-                f"call {tape.calls.shown(one.group.first)}, {difference_of(larger.group, placed)}",
+                f"call {tape.calls.label_of(one.group.first)}, "
+                f"{difference_of(larger.group, placed)}",
                 advice="ask each of tape.variants(): "
                 + variant_names([variant.name for variant in variants], _MAX_NAMED),
             )
     made = merged(larger, smaller, sorter, tape.calls)
     made.name = made.public_name = " + ".join(one.name for one in variants)
     name_symbols(made)
-    address = tape.calls.address_of(made.every.first)
-    return FoundVariant(made, sorter, address, united=True)
+    address = tape.calls.address_of(made.all_rows.first)
+    return FoundVariant(made, sorter, address, is_single_graph=True)
 
 
 def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[FoundVariant]:
@@ -466,7 +467,7 @@ def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[Fo
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     add_counted_sizes(counters, found, sorter.signature, sorter.renamed)
     address_of = tape.calls.address_of
-    return [FoundVariant(facts, sorter, address_of(facts.every.first)) for facts in found]
+    return [FoundVariant(facts, sorter, address_of(facts.all_rows.first)) for facts in found]
 
 
 def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) -> list[VariantFacts]:

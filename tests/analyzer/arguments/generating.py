@@ -22,7 +22,7 @@ def single(directory: Path, calls: list[Given], **options: Any) -> tuple[Tape, A
 
 
 def sample_at(tape: Tape, variant: Any, row: int) -> Any:
-    call = tape.calls.at(variant.facts.rows.seen(row).first)
+    call = tape.calls.at(variant.facts.rows.calls_of(row).first)
     return sample_in(variant.facts, call, sorter_of(tape))
 
 

@@ -23,7 +23,7 @@ from calltape_analyzer.programs.rejections import GuardFails
 from calltape_analyzer.pytree.nodes import values_in
 from calltape_analyzer.surveying.survey import Loop
 from calltape_analyzer.targets.torch_inputs import additional_inputs
-from calltape_analyzer.text import alike
+from calltape_analyzer.text import merge_alike
 from calltape_schema.records import Segment
 from calltape_schema.tree import BoolNode, DictNode
 from tests.analyzer.surveying.surveyed import written as written_survey
@@ -181,7 +181,7 @@ def test_explaining_what_varies_elsewhere(written: Callable[..., Tape]) -> None:
 
 
 def test_places_that_are_alike() -> None:
-    grows_little(lambda n: lambda: list(alike((f"a{i}", str(i)) for i in range(n))), 100)
+    grows_little(lambda n: lambda: list(merge_alike((f"a{i}", str(i)) for i in range(n))), 100)
 
 
 def test_elements_that_went_beyond(written: Callable[..., Tape]) -> None:

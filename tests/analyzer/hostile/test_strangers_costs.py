@@ -16,7 +16,7 @@ from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import output
 from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
-from calltape_analyzer.text import alike
+from calltape_analyzer.text import merge_alike
 from calltape_schema.tree import TensorNode, children_of, decode_structure
 from tests.analyzer.hostile.forged import ESCAPE, forged
 from tests.analyzer.reading.forged import Forged
@@ -88,7 +88,7 @@ def test_a_wide_cell_does_not_widen_all_rows(capsys: pytest.CaptureFixture[str])
 
 def test_no_two_rows_have_one_name() -> None:
     places = [("x", 1), ("x (again 1)", 2), ("x", 3), ("x", 4)]
-    names = [name for name, _ in alike(places)]
+    names = [name for name, _ in merge_alike(places)]
     assert len(set(names)) == len(names)
 
 

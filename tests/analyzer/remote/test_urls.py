@@ -12,7 +12,13 @@ import torch
 
 from calltape_analyzer import TapeError, diff, open_tape
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.urls import is_url, local_path, name_of, shown, without_secrets
+from calltape_analyzer.reading.urls import (
+    displayed_url,
+    is_url,
+    local_path,
+    name_of,
+    without_secrets,
+)
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 
@@ -42,7 +48,7 @@ from tests.analyzer.tapes import write_tape
     ],
 )
 def test_what_is_shown(given: str, expected: str) -> None:
-    assert shown(given) == expected
+    assert displayed_url(given) == expected
 
 
 def test_what_is_a_url() -> None:

@@ -152,8 +152,8 @@ def test_addresses_tell_calls_of_several_recordings_apart(directory: Tape) -> No
 
 
 def test_people_are_told_what_suffices(tape: Tape, directory: Tape) -> None:
-    assert tape.calls.shown(tape[3].ref) == "3"
-    assert directory.calls.shown(directory[3].ref) == "3f9a01bc:3"
+    assert tape.calls.label_of(tape[3].ref) == "3"
+    assert directory.calls.label_of(directory[3].ref) == "3f9a01bc:3"
     assert tape.find("3f9a01bc:3").number == tape.find(3).number == tape.find("3").number
     for given in ("0..2", "x", "0,1"):
         with pytest.raises(UsageError):

@@ -206,7 +206,7 @@ def test_what_varied_in_any_variant_is_dynamic_in_one_program_of_all(
     seen: dict[Any, set[int]] = defaultdict(set)
     for variant in variants:
         for place, column in dimensions_of(variant):
-            seen[place] |= variant.facts.every.distinct(column)
+            seen[place] |= variant.facts.all_rows.distinct(column)
     assert all(dynamic[place] for place, values in seen.items() if len(values) > 1)
 
 
@@ -214,7 +214,7 @@ def dimensions_of(variant: Variant) -> list[tuple[tuple[str, str, int], Any]]:
     tensors = variant.facts.group.layout.tensors
     return [
         ((tensors[column.index].argument, tensors[column.index].path, column.axis), column)
-        for column in variant.facts.every.columns
+        for column in variant.facts.all_rows.columns
         if column.axis is not None
     ]
 
@@ -234,5 +234,5 @@ def check_counts(tape: Tape, variants: list[Variant]) -> None:
             row = variant.sorter.sorted(call.record.inputs).row
             assert facts.rejects(row) is None
             for column in named_columns(facts).values():
-                span = facts.every.span(column)
+                span = facts.all_rows.span(column)
                 assert span.min <= value_in(row, column) <= span.max

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from calltape_analyzer.arguments.new_tensors import share_offsets
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.layout import ArgumentLayout, laid_out
+from calltape_analyzer.observing.layout import ArgumentLayout, layout_of_nodes
 from calltape_analyzer.observing.signature import PassedArguments, Signature, nested
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter
@@ -449,7 +449,7 @@ def template_of_result(value: Any) -> tuple[Template, list[Any], dict[str, type]
         while tracing is an output of the program, unless it is the size of a tensor beside it.
     """
     described = describe_result(value)
-    layout = laid_out({"output": described.node}, 1)
+    layout = layout_of_nodes({"output": described.node}, 1)
     tensors = [described.tensors[place.number] for place in layout.tensors]
     scalars = tuple(described.scalars[place.number] for place in layout.scalars)
     counters = _counters(layout, tensors, scalars)

@@ -17,7 +17,7 @@ from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.groups import GroupKey, SortedCall
+from calltape_analyzer.observing.groups import Completion, GroupKey, SortedCall
 from calltape_analyzer.observing.layout import LeafPath, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import SizeRow, Span
@@ -37,7 +37,7 @@ from calltape_analyzer.pytree.nodes import nested_places, with_children
 from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
 from calltape_analyzer.pytree.tensors import dtype_of, has_flags, with_flags, zeros
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.variants.facts import Completion, VariantFacts
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree
 from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, walk
 
@@ -136,8 +136,8 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     scalars = placed.layout.scalars_of(tree.scalars)
     found = {leaf: tensor.detach() for leaf, tensor in read.items()}
     tensors = [found[place.number] for place in places]
-    if sorter.unshared:
-        apart = {other for _, other in sorter.unshared}
+    if sorter.ignored_sharing:
+        apart = {other for _, other in sorter.ignored_sharing}
         pairs = zip(tensors, places, strict=True)
         tensors = [copies([one])[0] if str(place) in apart else one for one, place in pairs]
     if lacking:
@@ -192,7 +192,7 @@ def in_variant(
     Raises:
         InferenceError: the variant takes no calls of the group.
     """
-    if variant.group.key.takes(key):
+    if variant.group.key.covers(key):
         return sample
     completion = variant.completion_of(key)
     if completion is None:
@@ -334,7 +334,7 @@ class LiveCall:
         described = describe_as_recorded((tuple(args), dict(kwargs)), lambda: sorter.module_names)
         root: Node = described.node
         tensors = described.tensors
-        context = Context.now((str(one.device) for one in tensors), sorter.asked)
+        context = Context.now((str(one.device) for one in tensors), sorter.modes)
         layout = layout_of_inputs(
             root, described.scalars, sorter.signature, sorter.renamed, context, sorter.ordered
         )

@@ -140,8 +140,8 @@ def _calls(
     symbols."""
     step = max(1, len(variant.rows) // _MAX_ROWS)
     for row in range(0, len(variant.rows), step):
-        call = find(variant.rows.seen(row).first)
-        if variant.group.key.takes(sorter.sorted(call.record.inputs).key):
+        call = find(variant.rows.calls_of(row).first)
+        if variant.group.key.covers(sorter.sorted(call.record.inputs).key):
             yield call, [symbol.values[row] for symbol in variant.symbols]
 
 

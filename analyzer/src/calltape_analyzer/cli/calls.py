@@ -94,7 +94,7 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
     first: int | None = None
     columns = terminal_width()
     every = tape.calls
-    width = max(6, len(every.shown(every[0].ref)) if len(every) else 0)
+    width = max(6, len(every.label_of(every[0].ref)) if len(every) else 0)
     names = short_paths(tape.paths) if len(tape.paths) > 1 else {}
     longest = max((len(printable(name)) for name in names.values()), default=0)
     column = min(max(longest, len("file")), _WIDEST_FILE) if names else 0
@@ -108,7 +108,7 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
         texts = _texts(record, tape.signature, known)
         file = f" {printable(names[call.path]):<{column}}" if names else ""
-        before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
+        before = f"{every.label_of(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
         left = None if columns is None else columns - cells_of(before)
         if left is not None and cells_of(str(texts)) > left:
             brief = _rendered(record, tape.signature, brief=True)
@@ -297,7 +297,7 @@ def _node_document(name: str, node: Any, shown: _Shown) -> dict[str, Any]:
 def _print_call(tape: Tape, call: Call) -> None:
     record = call.record
     duration = "" if record.duration_ns is None else f", took {record.duration_ns / 1e6:.3f} ms"
-    line(f"call {tape.calls.shown(call.ref)} of {call.path}{duration}, thread {record.thread}")
+    line(f"call {tape.calls.label_of(call.ref)} of {call.path}{duration}, thread {record.thread}")
     context = Context.of(record.inputs.spec().context).words()
     if context is not None:
         line("called in", context)

@@ -34,7 +34,7 @@ from calltape_analyzer.opening import Recording, list_recordings
 from calltape_analyzer.reading.files import files_of, short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import GOES_ON, alike, counted, listed, some_of, time_text
+from calltape_analyzer.text import GOES_ON, counted, listed, merge_alike, some_of, time_text
 from calltape_schema.drop_reasons import UNKNOWN, reason_text
 from calltape_schema.end import Coverage
 from calltape_schema.records import Manifest, Policy, redacted_of_steps
@@ -307,7 +307,7 @@ def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
         for name, _, axes in tensors_of(group, signature)
         if any(axis.varied for axis in axes)
     ]
-    found = [f"{name}: {text}" for name, text in alike(varied)]
+    found = [f"{name}: {text}" for name, text in merge_alike(varied)]
     found += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
     more = len(found) - _MAX_PLACES
     return [*found[:_MAX_PLACES], f"and {more} more"] if more > 0 else found

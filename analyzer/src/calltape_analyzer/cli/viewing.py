@@ -22,7 +22,7 @@ from calltape_analyzer.cli.page_server import PageServer, page_of_viewer, varian
 from calltape_analyzer.interruption import Terminated
 from calltape_analyzer.reading.files import files_of, opened_file, short_paths
 from calltape_analyzer.reading.tape_file import TapeFile
-from calltape_analyzer.reading.urls import shown
+from calltape_analyzer.reading.urls import displayed_url
 from calltape_analyzer.text import counted, printable
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.errors import TapeError
@@ -122,7 +122,7 @@ def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
                     "`calltape view` alone",
                 )  # fmt: skip
             data = base64.b64encode(file.read_at(0, file.size))
-        name = escape(printable(shown(names[path]))).encode()
+        name = escape(printable(displayed_url(names[path]))).encode()
         head = b'<script type="application/x-calltape" data-name="%b">' % name
         yield [head, data, b"</script>\n"]
         tables = variants_of(path).replace(b"<", rb"\u003c")

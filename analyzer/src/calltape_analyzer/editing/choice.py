@@ -94,7 +94,7 @@ def chosen(tape: Tape, choice: Choice) -> array[int]:
 
 def _passing(tape: Tape, choice: Choice) -> Iterator[int]:
     sizes = _Sizes(tape, choice.where) if choice.where else None
-    for place, call in enumerate(tape.calls.every()):
+    for place, call in enumerate(tape.calls.including_unsound()):
         # The tables of the groups tell it: the records of other hours are not decoded.
         began = call.segment.began_ns(call.position) / 1e9
         if choice.start is not None and began < choice.start:

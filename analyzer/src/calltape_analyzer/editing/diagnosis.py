@@ -25,9 +25,9 @@ from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import (
     GOES_ON,
-    alike,
     counted,
     listed,
+    merge_alike,
     printable,
     some_of,
     variant_names,
@@ -445,8 +445,8 @@ def _named(variants: list[VariantFacts]) -> str:
 
 
 def _has_one_size(facts: VariantFacts) -> bool:
-    has_dimensions = any(not column.is_int for column in facts.every.columns)
-    return has_dimensions and len(facts.every) == 1
+    has_dimensions = any(not column.is_int for column in facts.all_rows.columns)
+    return has_dimensions and len(facts.all_rows) == 1
 
 
 def _always_one(variants: list[VariantFacts]) -> list[str]:
@@ -454,9 +454,9 @@ def _always_one(variants: list[VariantFacts]) -> list[str]:
     batch of other sizes was recorded, or that first dimensions are no batch."""
     found: dict[str, None] = {}
     for facts in variants:
-        first: list[Column] = [one for one in facts.every.columns if one.axis == 0]
+        first: list[Column] = [one for one in facts.all_rows.columns if one.axis == 0]
         for column in first:
-            if facts.every.distinct(column) == {1}:
+            if facts.all_rows.distinct(column) == {1}:
                 found[printable(facts.group.layout.column_name(column))] = None
             elif facts.group.facts[column.index].rank > 1:
                 return []
@@ -471,5 +471,5 @@ def _several_layouts(tape: Tape) -> list[str]:
         several = (one for one in variant.findings.tensors if len(one.layouts) > 1)
         words = ((f"{one.argument}{one.path}", layouts_in_words(one.layouts)) for one in several)
         where = f" in {variant.name}" if len(variants) > 1 else ""
-        found += (printable(f"{name}{where}: {layouts}") for name, layouts in alike(words))
+        found += (printable(f"{name}{where}: {layouts}") for name, layouts in merge_alike(words))
     return found

@@ -125,7 +125,9 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
     if differ is not None:
         raise UsageError(differ, advice="merge tapes of one version of the model")
     how = Rewriting("merge", {}, spares=True)
-    report = rewrite(tape, path, tape.calls.every(), len(tape.calls), how, overwrite=overwrite)
+    report = rewrite(
+        tape, path, tape.calls.including_unsound(), len(tape.calls), how, overwrite=overwrite
+    )
     recordings = len(recordings_of(tape.segments))
     if recordings < 2:
         return report
@@ -156,7 +158,9 @@ def recover_tape(
     check_tape(tape, "recover_tape")
     was_sealed = tape.sealed
     how = Rewriting("recover", {}, thorough=True, spares=True)
-    report = rewrite(tape, path, tape.calls.every(), len(tape.calls), how, overwrite=overwrite)
+    report = rewrite(
+        tape, path, tape.calls.including_unsound(), len(tape.calls), how, overwrite=overwrite
+    )
     if not was_sealed:
         return report.noting(
             "the tape had no end: whether calls followed the last one on it is not known"

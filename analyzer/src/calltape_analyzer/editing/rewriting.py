@@ -20,7 +20,7 @@ from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.urls import shown
+from calltape_analyzer.reading.urls import displayed_url
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.lineage import (
@@ -299,7 +299,7 @@ def _saved_elsewhere(tape: Tape, lost: Sequence[_Lost]) -> Iterator[_Saved]:
     recordings = {
         path: segment.manifest.tape
         for segment in tape.segments
-        for path in (segment.path, *map(shown, segment.copies))
+        for path in (segment.path, *map(displayed_url, segment.copies))
     }
     refs = {one.call.ref for one in lost}
     for error in tape.damage:

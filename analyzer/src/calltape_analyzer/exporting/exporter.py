@@ -346,7 +346,7 @@ class Exporter:
         return self.seconds or default_seconds(self.session.module)
 
     def _sampled(self, variant: VariantFacts, sizing: Sizing) -> Sampled:
-        number = variant.rows.seen(sizing.row).first.number
+        number = variant.rows.calls_of(sizing.row).first.number
         return Sampled(number, sizes_in_words(variant, sizing) if sizing.resized else "")
 
     def _is_rejected(self, variant: VariantFacts, trial: _Trial, outcome: Outcome | None) -> bool:

@@ -152,7 +152,7 @@ class ProgramSearch:
                 program
                 for program in self.programs
                 if not (program.depends_on_values or program.plan.frozen)
-                and program.variant.held.items() <= variant.held.items()
+                and program.variant.constant_scalars.items() <= variant.constant_scalars.items()
             ]
             if kind != "values" and all(takes(known, variant, row) for row in variant.rows):
                 del self.lacks[name]
@@ -160,7 +160,7 @@ class ProgramSearch:
     def _note_layouts(self, variants: Sequence[VariantFacts]) -> None:
         """Notes tensors that came in several layouts. A program takes all of them; what compiles it
         further may not."""
-        laid_out = self.exporter.session.sorter.laid_out
+        laid_out = self.exporter.session.sorter.layout_paths
         layouts: dict[str, set[str]] = {}
         for variant in variants:
             places = variant.group.layout.tensors
@@ -193,7 +193,7 @@ class ProgramSearch:
             self.told.append(notes.KeyOrders(tuple(sorted(ordered))))
         laid_out = self._layouts_read(self._traceable(variants), seconds)
         if laid_out:
-            session.sorter.separate_by(laid_out=laid_out)
+            session.sorter.separate_by(layout_paths=laid_out)
             variants = self._sorted()
             self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
         asks = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
@@ -497,7 +497,7 @@ class ProgramSearch:
     def _cover_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
         """Finds a program per value of the texts and floats that vary, if one for all of them gives
         other results than the model. Tells whether it does."""
-        if variant.held or variant.open_floats or not variant.group.varying:
+        if variant.constant_scalars or variant.open_floats or not variant.group.varying:
             return False
         if self._serves_all_values(variant, outcome):
             return False
@@ -538,7 +538,7 @@ class ProgramSearch:
         left: list[Call] = []
         for call in islice(self.tape.calls, _MAX_SEARCHED):
             placed = sorter.sorted(call.record.inputs)
-            is_own = variant.group.key.takes(placed.key) and not has_raised(call)
+            is_own = variant.group.key.covers(placed.key) and not has_raised(call)
             if is_own and variant.rejects(placed.row) is None:
                 left.append(call)
             if len(left) == _MAX_RUN:

@@ -124,7 +124,7 @@ def _by_value(
         if has_raised(call):
             continue
         placed = sorter.sorted(call.record.inputs)
-        if not variant.group.key.takes(placed.key) or placed.row not in own:
+        if not variant.group.key.covers(placed.key) or placed.row not in own:
             continue
         value = sample_in(variant, call, sorter).tensors[place]
         _, rows = found.setdefault(repr(value.tolist()), (value, {}))
@@ -156,7 +156,7 @@ def with_open_floats(variant: VariantFacts) -> VariantFacts | None:
     """The variant with the floats that vary as inputs of its program; None if none vary, if they
     are constants or inputs already, or if texts vary as well."""
     varying = set(variant.group.varying)
-    if not varying or variant.held or variant.open_floats:
+    if not varying or variant.constant_scalars or variant.open_floats:
         return None
     places = [i for i, place in enumerate(variant.group.layout.scalars) if place in varying]
     if any(variant.group.layout.scalars[i].kind != "float" for i in places):
@@ -210,7 +210,7 @@ def calls_by_value(
         if seen.raised:
             continue
         placed = sorter.sorted(seen.inputs)
-        if not variant.group.key.takes(placed.key):
+        if not variant.group.key.covers(placed.key):
             continue
         if not of_group and not all(one.holds(placed.row) for one in variant.conditions):
             continue
@@ -308,5 +308,5 @@ def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> Vari
         for text in [shown_constant(constant)]
     )
     part = part_of(variant, value.rows.items(), f"{variant.name}, {shown}")
-    part.held = dict(value.values)
+    part.constant_scalars = dict(value.values)
     return part

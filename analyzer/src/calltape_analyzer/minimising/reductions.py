@@ -234,7 +234,7 @@ def _sized_calls(source: Tape, base: Tape) -> dict[int, _SizedCall]:
         rules: Any = None
         for call in base.calls:
             placed = sorter.sorted(call.record.inputs)
-            if not facts.group.key.takes(placed.key):
+            if not facts.group.key.covers(placed.key):
                 continue
             row = places.get(placed.row, 0)
             with suppress(TapeError):

@@ -52,8 +52,8 @@ def as_called(context: Context, device: str, model: Any = None) -> Iterator[None
     """
     import torch
 
-    grad = context.grad and "grad" in context.asked
-    inference = context.inference and "inference" in context.asked
+    grad = context.grad and "grad" in context.modes
+    inference = context.inference and "inference" in context.modes
     with (
         without_autocast(),
         torch.inference_mode(inference),
@@ -122,8 +122,8 @@ def under_autocast(context: Context, device: str) -> Iterator[None]:
 
     here = device.partition(":")[0]
     wanted = dict(context.autocast)
-    if here not in wanted and context.met:
-        wanted[here] = context.met[0][1]
+    if here not in wanted and context.effective_autocast:
+        wanted[here] = context.effective_autocast[0][1]
     with ExitStack() as stack:
         for kind, name in wanted.items():
             if name in _FLOATS and _is_available(kind):

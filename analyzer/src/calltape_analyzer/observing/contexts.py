@@ -35,19 +35,19 @@ class Context:
 
     Attributes:
         autocast: pairs of a type of device and the dtype that autocast casts to there.
-        met: those of them for a type of device that an argument is on. The others have no effect
-            on a model whose arguments are where it is.
+        effective_autocast: those of them for a type of device that an argument is on. The others
+            have no effect on a model whose arguments are where it is.
         grad, inference: whether gradients were recorded, and whether inference mode was on.
-        asked: the modes that separate calls.
+        modes: those that separate calls.
         dtype: the default dtype of torch.
         training: whether the model was in training mode.
     """
 
     autocast: tuple[tuple[str, str], ...] = ()
-    met: tuple[tuple[str, str], ...] = ()
+    effective_autocast: tuple[tuple[str, str], ...] = ()
     grad: bool = True
     inference: bool = False
-    asked: frozenset[Mode] = frozenset()
+    modes: frozenset[Mode] = frozenset()
     dtype: str = FLOAT
     training: bool = False
 
@@ -56,7 +56,7 @@ class Context:
         cls,
         recorded: CallContext | None,
         devices: Collection[str] = (),
-        asked: Collection[Mode] = (),
+        modes: Collection[Mode] = (),
     ) -> Context:
         """Of a recorded call.
 
@@ -64,18 +64,19 @@ class Context:
             recorded: what the tape has; None for torch's defaults.
             devices: of the arguments, such as ``cuda:0``. Without any, the call ran where the model
                 was, which nobody has noted.
-            asked: the modes that separate calls.
+            modes: those that separate calls.
         """
         found = recorded or _DEFAULT
         types = {_type(one) for one in devices}
         pairs = tuple(sorted((one.device, one.dtype) for one in found.autocast))
-        met = tuple(pair for pair in pairs if not types or pair[0] in types)
-        dtype = found.default_dtype
-        modes = found.grad, found.inference, frozenset(asked)
-        return cls(pairs, met, *modes, dtype, found.training)
+        effective = tuple(pair for pair in pairs if not types or pair[0] in types)
+        return cls(
+            pairs, effective, found.grad, found.inference, frozenset(modes), found.default_dtype,
+            found.training,
+        )  # fmt: skip
 
     @classmethod
-    def now(cls, devices: Iterable[str] = (), asked: Collection[Mode] = ()) -> Context:
+    def now(cls, devices: Iterable[str] = (), modes: Collection[Mode] = ()) -> Context:
         """Of a call that this thread makes, with arguments on these devices. It takes the place of
         one of a model in evaluation mode."""
         import torch
@@ -85,12 +86,14 @@ class Context:
         pairs = tuple((one, _name(torch.get_autocast_dtype(one))) for one in on)
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         dtype = _name(torch.get_default_dtype())
-        return cls(pairs, pairs, grad, inference, frozenset(asked), dtype)
+        return cls(pairs, pairs, grad, inference, frozenset(modes), dtype)
 
     def recorded(self) -> CallContext | None:
-        """As a structure has it, without autocast that met no argument; None if that is torch's
-        default."""
-        casts = tuple(Autocast(device=device, dtype=dtype) for device, dtype in self.met)
+        """As a structure has it, without autocast that has no effect; None if that is
+        torch's default."""
+        casts = tuple(
+            Autocast(device=device, dtype=dtype) for device, dtype in self.effective_autocast
+        )
         found = CallContext(
             autocast=casts,
             grad=self.grad,
@@ -103,12 +106,12 @@ class Context:
     @property
     def key(self) -> tuple[tuple[str, Hashable], ...]:
         """What it adds to the keys of a layout: nothing for calls without autocast and with torch's
-        own default dtype, if no mode is asked for. A program may serve calls of another device
+        own default dtype, if no mode separates calls. A program may serve calls of another device
         than the recorded one."""
-        modes = tuple((mode, getattr(self, mode)) for mode in sorted(self.asked))
-        dtypes = tuple(sorted({dtype for _, dtype in self.met}))
+        states = tuple((mode, getattr(self, mode)) for mode in sorted(self.modes))
+        dtypes = tuple(sorted({dtype for _, dtype in self.effective_autocast}))
         default = () if self.dtype == FLOAT else (self.dtype,)
-        return ((CONTEXT, (dtypes, modes, default)),) if dtypes or modes or default else ()
+        return ((CONTEXT, (dtypes, states, default)),) if dtypes or states or default else ()
 
     def words(self) -> str | None:
         """For people: ``autocast cpu bfloat16, no_grad``; None for torch's defaults."""
@@ -129,19 +132,19 @@ class Context:
         Args:
             other: of calls that it is told apart from.
         """
-        found = [self.autocast_in_words()] if self.met or self.asked else []
+        found = [self.autocast_in_words()] if self.effective_autocast or self.modes else []
         if self.dtype != (FLOAT if other is None else other.dtype):
             found.append(self.dtype_in_words())
         return some_of(found, _MOST) or "no autocast"
 
     def autocast_in_words(self) -> str:
         """Autocast, and the modes that the model asks for: ``no autocast``."""
-        found = [f"autocast {device} {dtype}" for device, dtype in self.met]
-        if "grad" in self.asked:
+        found = [f"autocast {device} {dtype}" for device, dtype in self.effective_autocast]
+        if "grad" in self.modes:
             found.append("gradients" if self.grad else "no gradients")
-        if "inference" in self.asked:
+        if "inference" in self.modes:
             found.append("inference mode" if self.inference else "no inference mode")
-        if "training" in self.asked:
+        if "training" in self.modes:
             found.append("training mode" if self.training else "evaluation mode")
         return some_of(found, _MOST) or "no autocast"
 

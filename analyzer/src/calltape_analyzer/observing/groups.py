@@ -24,15 +24,24 @@ from typing import Any, NamedTuple
 from calltape_analyzer.observing.layout import ArgumentLayout, LeafPath, Renamed, counter_key_of
 from calltape_analyzer.observing.memory_layout import Shared, layout_in_memory
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable, Span
+from calltape_analyzer.observing.size_table import (
+    Column,
+    Seen,
+    SizeRow,
+    SizeTable,
+    Span,
+    value_in,
+)
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_schema.tree import Leaf
 
 __all__ = [
+    "Completion",
     "Group",
     "GroupKey",
     "Observations",
+    "SizeSource",
     "SortedCall",
     "TensorFacts",
     "looks_like_name",
@@ -59,7 +68,7 @@ class GroupKey(NamedTuple):
     constants: tuple[tuple[str, str] | None, ...]
     shared: tuple[Shared, ...] = ()
 
-    def takes(self, other: GroupKey) -> bool:
+    def covers(self, other: GroupKey) -> bool:
         """Whether this key stands for all calls of another one, which has the value of every
         constant."""
         return self._differs_in_constants_only(other) and all(
@@ -67,7 +76,7 @@ class GroupKey(NamedTuple):
             for own, given in zip(self.constants, other.constants, strict=True)
         )
 
-    def meets(self, other: GroupKey) -> bool:
+    def overlaps(self, other: GroupKey) -> bool:
         """Whether a call can be of both keys."""
         return self._differs_in_constants_only(other) and all(
             own is None or given is None or own == given
@@ -463,3 +472,76 @@ class Observations:
         in the order of their first call."""
         parts = (part for known in self.structures.values() for part in known.parts.values())
         return sorted(parts, key=lambda part: part.first)
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where the size of a missing dimension comes from: it is a constant, a dimension that the call
+    has (``column``), or the difference of two (``column`` and ``less``); otherwise 0."""
+
+    constant: int | None = None
+    column: Column | None = None
+    less: Column | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How the values of one layout become values of a larger one.
+
+    Attributes:
+        key: of the group with the smaller layout.
+        layout: the larger one. Numbers of tensors, scalars and columns below are in it.
+        tensors: per tensor its number in the smaller layout, or None.
+        scalars: likewise, per scalar.
+        missing: per missing tensor where each of its sizes comes from, over the columns that the
+            call does have.
+        dtypes: of the missing tensors.
+        constants: per scalar its value, for the scalars that the smaller layout lacks.
+        counting_ints: ints that are the size of a tensor.
+    """
+
+    key: GroupKey
+    layout: ArgumentLayout
+    tensors: tuple[int | None, ...]
+    scalars: tuple[int | None, ...]
+    missing: dict[int, tuple[SizeSource, ...]]
+    dtypes: dict[int, str]
+    constants: tuple[Any, ...]
+    counting_ints: dict[Column, Column]
+
+    def row(self, row: SizeRow) -> SizeRow:
+        """A row of the smaller layout as a row of the larger one."""
+        shapes: list[tuple[int, ...] | None] = [
+            None if at is None else row.shapes[at] for at in self.tensors
+        ]
+        known = SizeRow(tuple(shape or () for shape in shapes), ())
+        for tensor, sources in self.missing.items():
+            shapes[tensor] = tuple(_size(source, known) for source in sources)
+        made = SizeRow(tuple(shape or () for shape in shapes), ())
+        return SizeRow(made.shapes, self._ints(row, made))
+
+    def _ints(self, row: SizeRow, made: SizeRow) -> tuple[int, ...]:
+        columns = self.layout.column_of_scalar
+        shared = sorted(
+            (at, i) for i, at in enumerate(self.scalars) if at is not None and i in columns
+        )
+        own = iter(row.ints)  # in the order of the smaller layout
+        given = {i: next(own) for _, i in shared}
+        ints: list[int] = []
+        for scalar, column in columns.items():
+            if scalar in given:
+                ints.append(given[scalar])
+            elif column in self.counting_ints:
+                ints.append(value_in(made, self.counting_ints[column]))
+            else:
+                ints.append(self.constants[scalar])
+        return tuple(ints)
+
+
+def _size(source: SizeSource, row: SizeRow) -> int:
+    if source.constant is not None:
+        return source.constant
+    if source.column is None:
+        return 0
+    size = value_in(row, source.column)
+    return max(size - value_in(row, source.less), 0) if source.less is not None else size

@@ -48,8 +48,8 @@ __all__ = [
     "counter_key_of",
     "data_keys_of",
     "is_public",
-    "laid_out",
     "layout_of_inputs",
+    "layout_of_nodes",
     "turned_around",
     "typed_keys",
     "varying_ints",
@@ -313,7 +313,7 @@ def layout_of_inputs(
             break
         leading += 1
     sorted_nodes = {name: kept[name] for name in names}
-    made = laid_out(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
+    made = layout_of_nodes(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
     if not as_passed and sum(name not in known and name not in order for name in names) > 1:
         made = replace(made, unordered=(*made.unordered, VARIADIC))
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
@@ -357,7 +357,7 @@ def counter_key_of(
     )
 
 
-def laid_out(
+def layout_of_nodes(
     nodes: Mapping[str, Node],
     positional: int,
     renamed: Renamed = str,

@@ -330,7 +330,7 @@ class SizeTable:
     @property
     def first(self) -> CallRef:
         """The first call."""
-        return self.seen(0).first
+        return self.calls_of(0).first
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -345,14 +345,14 @@ class SizeTable:
         shapes = tuple(tuple(next(flat) for _ in range(rank)) for rank in self._ranks or ())
         return SizeRow(shapes, tuple(flat))
 
-    def seen(self, at: int) -> Seen:
+    def calls_of(self, at: int) -> Seen:
         """How many calls have a row, and the first of these calls."""
         self._put_in_order()
         return Seen(self._calls[at], self._ref(at))
 
     def items(self) -> list[tuple[SizeRow, Seen]]:
         """The rows with their calls."""
-        return [(self.row(at), self.seen(at)) for at in range(len(self))]
+        return [(self.row(at), self.calls_of(at)) for at in range(len(self))]
 
     def same(self, one: Column, other: Column) -> bool:
         """Whether two columns never differed."""

@@ -78,45 +78,45 @@ class CallSorter:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
         model: has the modules that may be keys of dicts among the arguments of live calls.
-        asked: the modes that separate calls: grad and inference if the model asks for them,
+        modes: those that separate calls: grad and inference if the model asks for them,
             training if there are calls in training and in evaluation mode.
-        laid_out: the paths of the tensors whose layout in memory the model reads: calls with
+        layout_paths: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
         ordered: the paths of the plain dicts of which the model reads the order of the keys:
             likewise.
-        unshared: the pairs of paths of tensors of which it does not matter to the model whether
-            they are one object, or share memory.
+        ignored_sharing: the pairs of paths of tensors of which it does not matter to the model
+            whether they are one object, or share memory.
         training_modes: the modes of the model (True for training) that calls so far were in.
     """
 
     signature: Signature
     renamed: Renamed = str
     model: Any = None
-    asked: frozenset[Mode] = frozenset()
-    laid_out: frozenset[str] = frozenset()
+    modes: frozenset[Mode] = frozenset()
+    layout_paths: frozenset[str] = frozenset()
     ordered: frozenset[str] = frozenset()
-    unshared: frozenset[tuple[str, str]] = frozenset()
+    ignored_sharing: frozenset[tuple[str, str]] = frozenset()
     training_modes: set[bool] = field(default_factory=set, init=False)
     _layouts: Recent = field(default_factory=Recent, init=False)
     _switches: Recent = field(default_factory=Recent, init=False)
 
     def separate_by(
         self,
-        asked: Collection[Mode] = (),
-        laid_out: Collection[str] = (),
+        modes: Collection[Mode] = (),
+        layout_paths: Collection[str] = (),
         ordered: Collection[str] = (),
     ) -> None:
         """From now on, calls in other modes, with other layouts in memory of the tensors with these
         paths, and with another order of the keys of such dicts, are in other groups as well."""
-        self.asked |= frozenset(asked)
-        self.laid_out |= frozenset(laid_out)
+        self.modes |= frozenset(modes)
+        self.layout_paths |= frozenset(layout_paths)
         self.ordered |= frozenset(ordered)
         self._layouts = Recent()
 
     def ignore_sharing(self, pairs: Collection[tuple[str, str]]) -> None:
         """From now on, calls are of one group whether or not these tensors are one object, or share
         memory; samples have a tensor for each of them."""
-        self.unshared |= frozenset(pairs)
+        self.ignored_sharing |= frozenset(pairs)
 
     @cached_property
     def module_names(self) -> dict[int, str]:
@@ -181,7 +181,7 @@ class CallSorter:
             TapeError: as :meth:`observations`.
         """
         observed = self.observations(calls)
-        if len(self.training_modes) > 1 and "training" not in self.asked:
+        if len(self.training_modes) > 1 and "training" not in self.modes:
             self.separate_by({"training"})
             observed = self.observations(calls)
         layouts = [part.layout for part in observed.parts()]
@@ -209,7 +209,7 @@ class CallSorter:
             objects: per leaf what is equal for one tensor only; a leaf is a tensor by default.
         """
         own = tuple(leaves[place.number] for place in layout.tensors)
-        read = self.laid_out
+        read = self.layout_paths
         facts = tuple(
             TensorFacts.of(leaf, reads_memory=bool(read) and str(place) in read)
             for leaf, place in zip(own, layout.tensors, strict=True)
@@ -223,9 +223,9 @@ class CallSorter:
             for place in layout.tensors
         ]
         shared = shared_memory(own, known_by)
-        if self.unshared and shared:
+        if self.ignored_sharing and shared:
             names = list(map(str, layout.tensors))
-            is_known = self.unshared.__contains__
+            is_known = self.ignored_sharing.__contains__
             shared = tuple(p for p in shared if not is_known((names[p.one], names[p.other])))
         others = layout.others
         constants = tuple(scalars[place.number] for place in others)
@@ -259,7 +259,7 @@ class CallSorter:
             devices = frozenset(leaf.device for leaf in tree.facts())
 
         def made() -> ArgumentLayout:
-            context = Context.of(spec.context, devices, self.asked)
+            context = Context.of(spec.context, devices, self.modes)
             self.training_modes.add(context.training)
             return layout_of_inputs(
                 spec.root, tree.scalars, self.signature, self.renamed, context, self.ordered

@@ -142,10 +142,10 @@ def _programs(
     sorter = CallSorter(
         signature,
         index.renamed,
-        asked=frozenset(mode for one in programs for mode in one.plan.context.asked),
-        laid_out=frozenset(manifest["laid_out"]),
+        modes=frozenset(mode for one in programs for mode in one.plan.context.modes),
+        layout_paths=frozenset(manifest["laid_out"]),
         ordered=frozenset(path for one in programs for path in one.plan.template.layout.ordered),
-        unshared=frozenset(manifest["unshared"]),
+        ignored_sharing=frozenset(manifest["unshared"]),
     )
     return Programs(
         programs,

@@ -34,14 +34,14 @@ from typing_extensions import TypedDict
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.contexts import Mode
-from calltape_analyzer.observing.groups import TensorFacts
+from calltape_analyzer.observing.groups import SizeSource, TensorFacts
 from calltape_analyzer.observing.memory_layout import Shared
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import conditions
 from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.programs.untrusted_files import read_regular
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
-from calltape_analyzer.variants.facts import CounterIs, DimensionDecision, Fixed, Reason, Source
+from calltape_analyzer.variants.facts import CounterIs, DimensionDecision, Fixed, Reason
 from calltape_schema.fields import Many, at_most, problems_of
 from calltape_schema.packing import pack, unpack
 
@@ -218,7 +218,9 @@ class _Result(TypedDict):
     form: SavedForm
 
 
-_Source = Annotated[Source, _of(Source, tuple[Size | None, SavedColumn | None, SavedColumn | None])]
+_Source = Annotated[
+    SizeSource, _of(SizeSource, tuple[Size | None, SavedColumn | None, SavedColumn | None])
+]
 
 
 class SavedCompletion(TypedDict):

@@ -347,7 +347,7 @@ class Program:
         if row is None:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
             return unknown or rejections.OtherCall(difference_of(self.variant.group, placed))
-        leaves = placed.leaves if placed.key.takes(self.variant.group.key) else None
+        leaves = placed.leaves if placed.key.covers(self.variant.group.key) else None
         return rejects_constants(self.variant, placed) or self.rejects(row, leaves)
 
     def rejects(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> Rejection | None:

@@ -234,7 +234,7 @@ class Programs(Mapping[str, Program], Shown):
         found, reasons = accepting_programs(self, placed, ignored)
         for program in found:
             rejection = None
-            if program.variant.group.key.takes(placed.key):
+            if program.variant.group.key.covers(placed.key):
                 rejection = program.rejects_constants(
                     lambda place: leaf_at(placed.layout.tensors[place].number)
                 )

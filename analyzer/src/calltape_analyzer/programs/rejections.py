@@ -196,8 +196,8 @@ def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
 
 def rejects_constants(variant: VariantFacts, call: SortedCall) -> OtherValue | None:
     """Why a program that is for one value is not for a call; None if it is."""
-    given = constants_of(call) if variant.held else {}
-    for i, value in variant.held.items():
+    given = constants_of(call) if variant.constant_scalars else {}
+    for i, value in variant.constant_scalars.items():
         place = variant.group.layout.scalars[i]
         got = given.get((place.argument, place.path))
         if repr(got) != repr(value):

@@ -14,8 +14,8 @@ from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.groups import Group, GroupKey
-from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, laid_out
+from calltape_analyzer.observing.groups import Completion, Group, GroupKey
+from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_nodes
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column, Seen, SizeTable
 from calltape_analyzer.programs.manifest import (
@@ -27,13 +27,7 @@ from calltape_analyzer.programs.manifest import (
 )
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.variants.facts import (
-    Completion,
-    CounterIs,
-    Fixed,
-    VariantFacts,
-    ZeroSizes,
-)
+from calltape_analyzer.variants.facts import CounterIs, Fixed, VariantFacts, ZeroSizes
 from calltape_schema.records import Parameter
 from calltape_schema.tree import decode_structure, encode_structure
 
@@ -79,12 +73,12 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "demands": program.conditions,
         "dimensions": tuple(variant.dimensions.items()),
         "zeros": {
-            "taken": tuple(variant.zeros.taken),
+            "taken": tuple(variant.zeros.accepted),
             "rejected": tuple(variant.zeros.rejected.items()),
         },
         "returned": program.returned,
         "completions": tuple(map(_completion_document, variant.completions.values())),
-        "held": tuple(variant.held.items()),
+        "held": tuple(variant.constant_scalars.items()),
         "open_floats": variant.open_floats,
         "frozen": tuple((i, str(t.dtype), t.tolist()) for i, t in variant.frozen.items()),
         "result": {
@@ -131,7 +125,7 @@ def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     made.dimensions = dict(document["dimensions"])
     zeros = document["zeros"]
     made.zeros = ZeroSizes(frozenset(zeros["taken"]), dict(zeros["rejected"]))
-    made.held = dict(document["held"])
+    made.constant_scalars = dict(document["held"])
     made.open_floats = document["open_floats"]
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
     made.completions = {completion.key: completion for completion in completions}
@@ -162,7 +156,7 @@ def _layout_document(layout: ArgumentLayout) -> SavedLayout:
     return {
         "structure": encode_structure(document),
         "positional": layout.positional,
-        "asked": tuple(sorted(layout.context.asked)),
+        "asked": tuple(sorted(layout.context.modes)),
         "ordered": tuple(sorted(layout.ordered)),
     }
 
@@ -177,7 +171,7 @@ def _layout_of(document: SavedLayout, renamed: Renamed = str) -> ArgumentLayout:
         raise TapeError("invalid", "a saved layout is not one of arguments") from None
     context = Context.of(spec.context, (), document["asked"])
     ordered = frozenset(document["ordered"])
-    return laid_out(nodes, document["positional"], renamed, context, ordered=ordered)
+    return layout_of_nodes(nodes, document["positional"], renamed, context, ordered=ordered)
 
 
 def _completion_document(completion: Completion) -> SavedCompletion:
@@ -256,11 +250,11 @@ def check_program(program: Program) -> None:
             _check_columns(group, [condition.counter, condition.keys])
     _check_columns(group, program.variant.dimensions)
     zeros = program.variant.zeros
-    for columns in (*zeros.taken, *zeros.rejected):
+    for columns in (*zeros.accepted, *zeros.rejected):
         _check_columns(group, columns)
     for place in (*program.variant.frozen, *program.never_own):
         _expect(place < len(group.layout.tensors), "a tensor")
-    for place in program.variant.held:
+    for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")
     for place in program.variant.open_floats:
         kinds = [one.kind for one in group.layout.scalars]

@@ -133,7 +133,7 @@ def _floats_of(variants: Iterable[VariantFacts]) -> dict[Hashable, list[str]]:
 def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
     """Whether a variant that was exported has calls of one of the tape."""
     key = variant.group.key
-    if not part.group.key.takes(key):
+    if not part.group.key.covers(key):
         return part.completion_of(key) is not None
     return any(part.rejects(row) is None for row in variant.rows)
 
@@ -160,7 +160,7 @@ def _verdict_on(
     moved = [i for i in free if _may_move(wide, variant, i)]
     beside = _beside(variant)
     taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
-    lacks_values = any(one.kind == "values" or one.variant.held for one in lacks)
+    lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in lacks)
     lacks_sizes = bool(rejected) or any(one.kind != "values" for one in lacks)
     numbers = list(dict.fromkeys([*floats, *_numbers(wide, variant, held=True)]))
     open_numbers = [one for one in _numbers(wide, variant, held=False) if one not in numbers]
@@ -200,8 +200,8 @@ def _numbers(programs: Iterable[Program], variant: VariantFacts, *, held: bool) 
     a switch is not expected to be another one."""
     for program in programs:
         own = program.variant
-        if own.group.key.takes(variant.group.key):
-            floats = (i for i, value in own.held.items() if type(value) is float)
+        if own.group.key.covers(variant.group.key):
+            floats = (i for i, value in own.constant_scalars.items() if type(value) is float)
             places = own.group.layout.scalars
             yield from (str(places[i]) for i in (floats if held else sorted(own.open_floats)))
 

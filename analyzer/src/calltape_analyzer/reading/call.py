@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
+from calltape_analyzer.limits import Allowance, bounded, check_memory, memory_limit_of
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import on_device, place_together
@@ -106,8 +106,8 @@ class Call(Shown):
         return self.segment.disk_bytes
 
     @property
-    def _worth(self) -> Worth:
-        return self.segment.worth
+    def _allowance(self) -> Allowance:
+        return self.segment.allowance
 
     @property
     def manifest(self) -> Manifest:

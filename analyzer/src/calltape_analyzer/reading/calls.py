@@ -15,7 +15,7 @@ from typing import Literal, overload
 from typing_extensions import Self
 
 from calltape_analyzer.errors import Damage, NoCallError, UsageError, is_damage, no_single_call
-from calltape_analyzer.limits import Worth, bounded, metered
+from calltape_analyzer.limits import Allowance, bounded, metered
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
@@ -91,20 +91,20 @@ class Calls(Sequence[Call]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[Call]:
-        return self._metered(self.every())
+        return self._metered(self.including_unsound())
 
-    def every(self) -> Iterator[Call]:
+    def including_unsound(self) -> Iterator[Call]:
         """The calls, also those whose records break the format: a look at the record raises."""
         self.scan()
         return iter(steps(self._each(self._placed()), "calls", len(self)))
 
     @property
-    def _worth(self) -> Worth | None:
-        return next((segment.worth for segment in self._segments), None)
+    def _allowance(self) -> Allowance | None:
+        return next((segment.allowance for segment in self._segments), None)
 
     def _metered(self, calls: Iterator[Call]) -> Iterator[Call]:
-        worths = [segment.worth for segment in self._segments]
-        return metered(_undamaged(calls, lambda call: call.record), worths)
+        allowances = [segment.allowance for segment in self._segments]
+        return metered(_undamaged(calls, lambda call: call.record), allowances)
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -171,7 +171,7 @@ class Calls(Sequence[Call]):
             for index, position in enumerate(segment.order, start):
                 yield Call(segment, position, index, self._classes)
 
-    def shown(self, ref: CallRef) -> str:
+    def label_of(self, ref: CallRef) -> str:
         """What people are told of a call: its number, or, of a tape of several recordings, its
         address."""
         return self.address_of(ref) or str(ref.number)

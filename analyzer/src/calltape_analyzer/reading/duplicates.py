@@ -34,8 +34,8 @@ __all__ = [
     "Steps",
     "are_same_steps",
     "of_other_ranks",
+    "repeated_numbers",
     "steps_of",
-    "twice",
     "without_other_ranks",
     "without_repeats",
 ]
@@ -126,14 +126,14 @@ def _in_several(files: Sequence[Segment]) -> set[int]:
         (*extent, i) for i, file in enumerate(files) if (extent := file.extent) is not None
     ):
         if low > end:
-            found |= twice(together)
+            found |= repeated_numbers(together)
             together = []
         together.append(files[which])
         end = max(end, high)
-    return found | twice(together)
+    return found | repeated_numbers(together)
 
 
-def twice(files: Sequence[Segment]) -> set[int]:
+def repeated_numbers(files: Sequence[Segment]) -> set[int]:
     found: set[int] = set()
     known: set[int] = set()
     for file in files if len(files) > 1 else ():

@@ -17,7 +17,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
 from calltape_analyzer.reading.remote import answer_of, file_system, opened_url
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, local_file
-from calltape_analyzer.reading.urls import is_url, local_path, protocol_of, shown
+from calltape_analyzer.reading.urls import displayed_url, is_url, local_path, protocol_of
 from calltape_schema.errors import TapeError
 
 __all__ = ["MOST_NAMES", "Paths", "files_of", "opened_file", "short_paths"]
@@ -174,7 +174,7 @@ def _urls_of(url: str) -> list[str]:
     else:
         names, reason = [], "no such file"
     if not names:
-        raise TapeError("not_found", reason, path=shown(url), advice="check the URL")
+        raise TapeError("not_found", reason, path=displayed_url(url), advice="check the URL")
     # What both begin with, before what is equal in both: host and user are in the URL only, a
     # bucket may be written in two ways.
     place = place.rstrip("/")
@@ -210,7 +210,7 @@ def _bounded(found: dict[str, dict[str, Any]], url: str) -> list[str]:
     if len(found) > MOST_NAMES:
         reason = f"the server lists more than {MOST_NAMES:,} files"
         advice = "name a smaller part, such as one day"
-        raise TapeError("limit", reason, path=shown(url), advice=advice)
+        raise TapeError("limit", reason, path=displayed_url(url), advice=advice)
     return [name for name, info in found.items() if info.get("type") != "directory"]
 
 

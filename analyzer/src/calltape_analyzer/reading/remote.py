@@ -24,7 +24,7 @@ from calltape_analyzer.errors import RemoteError, UsageError, to_install
 from calltape_analyzer.limits import received_bytes
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
-from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_secrets
+from calltape_analyzer.reading.urls import displayed_url, name_of, protocol_of, without_secrets
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 
@@ -148,12 +148,12 @@ def file_system(url: str) -> tuple[Any, str]:
     if protocol_of(url) in _OF_WEB_SERVERS:
         # It may be anybody's, and fsspec reads whatever it sends.
         raise UsageError(
-            "calltape does not read tapes from web servers", path=shown(url),
+            "calltape does not read tapes from web servers", path=displayed_url(url),
             advice="download the file, for example with `curl -O URL`, and open it from disk",
         )  # fmt: skip
     if "::" in name_of(url):
         raise UsageError(
-            "URLs that chain file systems are not read", path=shown(url),
+            "URLs that chain file systems are not read", path=displayed_url(url),
             advice="name the file itself",
         )  # fmt: skip
     kind = _kind_of(url)
@@ -185,7 +185,7 @@ def _kind_of(url: str) -> Any:
         reason = f"unknown protocol {protocol_of(url)}://"
         raise UsageError(
             reason,
-            path=shown(url),
+            path=displayed_url(url),
             advice="use s3://, gs://, az://, file:// or another protocol of fsspec",
         ) from None
 
@@ -200,7 +200,7 @@ def _made(url: str) -> tuple[Any, str]:
 def _not_installed(url: str, what: str) -> UsageError:
     return UsageError(
         f"this Python cannot read {protocol_of(url)}:// ({what.rstrip('.')})",
-        path=shown(url),
+        path=displayed_url(url),
         advice=f"for s3://, {to_install('remote')}; for another protocol, also install the package "
         "that fsspec needs for it, such as gcsfs for gs://",
     )
@@ -226,7 +226,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
     if failing is not None and failing.times >= MOST_FAILED and time.monotonic() < failing.until:
         raise RemoteError(
             "io", f"not asked, because {place} failed {failing.times} times: {failing.reason}",
-            path=shown(url), advice=_LATER,
+            path=displayed_url(url), advice=_LATER,
         )  # fmt: skip
     try:
         found = _answered(url, ask, seconds)
@@ -258,7 +258,7 @@ def _answered(url: str, ask: Callable[[], T], seconds: float) -> T:
     threading.Thread(target=run, name="calltape-remote", daemon=True).start()
     if not ended.wait(seconds):
         raise _NoAnswerError(
-            "io", f"the server did not answer within {seconds:g} s", path=shown(url),
+            "io", f"the server did not answer within {seconds:g} s", path=displayed_url(url),
             advice=f"try again, or allow more with {VARIABLE}",
         )  # fmt: skip
     if errors:
@@ -269,18 +269,20 @@ def _answered(url: str, ask: Callable[[], T], seconds: float) -> T:
 def _as_tape_error(error: Exception, url: str) -> TapeError:
     """An error of a file system as one of ours."""
     if isinstance(error, TapeError):
-        return error.at(path=shown(url))
+        return error.at(path=displayed_url(url))
     cause = error
     while isinstance(cause.__cause__, Exception) and not isinstance(cause, FileNotFoundError):
         cause = cause.__cause__
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return TapeError("not_found", "no such file", path=shown(url), advice="check the URL")
+        return TapeError(
+            "not_found", "no such file", path=displayed_url(url), advice="check the URL"
+        )
     text = " ".join(without_secrets(str(cause), url).split()) or "no reason was given"
     if len(text) > _MOST_SHOWN:
         text = f"{text[:_MOST_SHOWN]}…"
     reason = f"cannot be read: {type(cause).__name__}: {text}"
     kind = _UnavailableError if _is_passing(error) else RemoteError
-    return kind("io", reason, path=shown(url), advice=_ADVICE)
+    return kind("io", reason, path=displayed_url(url), advice=_ADVICE)
 
 
 def _is_passing(error: BaseException | None) -> bool:
@@ -376,7 +378,7 @@ class RemoteFile(TapeBytes):
     """
 
     def __init__(self, url: str) -> None:
-        super().__init__(shown(url), url)
+        super().__init__(displayed_url(url), url)
         self._number = next(_numbers)
         self._connect()
         self.size = self._facts.size

@@ -17,7 +17,7 @@ from functools import cached_property
 from operator import itemgetter
 
 from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
-from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
+from calltape_analyzer.limits import Allowance, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call_checks import CallChecks
 from calltape_analyzer.reading.call_ref import (
@@ -60,8 +60,8 @@ class Segment:
         manifest: of the file.
         size: in bytes, when it was opened.
         damage: gets what is wrong with single calls.
-        worth: what it is worth to those who ask about it, together with the other files of its
-            tape.
+        allowance: what questions about it may cost, together with those about the other files of
+            its tape.
         left_out: how many of its calls are in another file too, and count there.
         copies: the locations of files that have calls of this one too, and were closed.
         recording_began_ns: when its recording began, as far as the files that are open know.
@@ -79,7 +79,7 @@ class Segment:
         self.damage = damage
         self.left_out = 0
         self.copies: list[str] = []
-        self.worth = Worth(lambda: self.disk_bytes)
+        self.allowance = Allowance(lambda: self.disk_bytes)
         self._found: Scan | None = None
         self._rows: list[SeenInputs] | None = None
         self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
@@ -576,7 +576,7 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
-            if (limits := self.worth.limits) is None:  # a context per call would be dear
+            if (limits := self.allowance.limits) is None:  # a context per call would be dear
                 return self._record(position)
             with limits:
                 return self._record(position)
@@ -607,7 +607,7 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
-        with self.worth.limits or nullcontext():
+        with self.allowance.limits or nullcontext():
             length = record.blob.length if record.blob is not None else 0
             what = f"a copy of the tensors of call {record.call}"
             check_memory(memory_limit_of(self.stored_bytes), [((length or 0,), 1)], what)

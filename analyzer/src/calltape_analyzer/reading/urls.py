@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["is_url", "local_path", "name_of", "protocol_of", "shown", "without_secrets"]
+__all__ = ["displayed_url", "is_url", "local_path", "name_of", "protocol_of", "without_secrets"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>\\]+")
@@ -52,7 +52,7 @@ def name_of(url: str) -> str:
     return f"{parts.protocol}://{parts.place}"
 
 
-def shown(url: str) -> str:
+def displayed_url(url: str) -> str:
     """A URL as messages show it: without user, password, query and fragment. An ellipsis stands
     for a query. Any other text stays as it is."""
     if not _URL.match(url):
@@ -68,7 +68,7 @@ def without_secrets(text: str, url: str) -> str:
         text: any.
         url: whose user, password and query are not in the result, wherever they stood.
     """
-    found = _IN_TEXT.sub(lambda match: shown(match[0]), text)
+    found = _IN_TEXT.sub(lambda match: displayed_url(match[0]), text)
     parts = _parts_shown(url)
     values = [part.partition("=")[2] for part in parts.query.split("&")]
     for secret in (parts.query, parts.user, *parts.user.split(":")[1:], *values):

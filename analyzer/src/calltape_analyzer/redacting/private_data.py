@@ -21,7 +21,7 @@ from calltape_analyzer.redacting.ordinals import is_ordinal
 from calltape_analyzer.redacting.policy import number_fact
 from calltape_analyzer.redacting.vocabulary import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import alike, counted, printable, some_of
+from calltape_analyzer.text import counted, merge_alike, printable, some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import is_name, is_without_text
 from calltape_schema.recent import Recent
@@ -234,7 +234,7 @@ def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:
         groups.setdefault((one.kind, one.call), []).append(one)
     for (kind, call), same in groups.items():
         known = {one.place for one in same}
-        for place, calls in alike((one.place or "", one.calls) for one in same):
+        for place, calls in merge_alike((one.place or "", one.calls) for one in same):
             # What stands for several places is no path that one can paste.
             advice = _advice(kind, place if place in known else "PATH")
             yield PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice)

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from itertools import chain
 
 from calltape_analyzer.errors import Damage, UsageError
-from calltape_analyzer.limits import Limits, add_worth, bounded
+from calltape_analyzer.limits import Limits, add_allowance, bounded
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.reading.call_ref import checked_inputs, row_of
 from calltape_analyzer.reading.duplicates import Steps, are_same_steps, of_other_ranks, steps_of
@@ -138,7 +138,7 @@ def failed(path: str, error: Exception) -> TapeError:
 @bounded()
 def _read(path: str, scan: bool) -> FileSurvey:
     segment = Segment(path, Damage())
-    add_worth(segment.disk_bytes)
+    add_allowance(segment.disk_bytes)
     try:
         if scan and not segment.elsewhere:
             segment.drop_unsound()

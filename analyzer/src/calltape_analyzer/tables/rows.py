@@ -382,7 +382,7 @@ def _read(
                     continue
                 yield origin, record, found
 
-    return metered(each(), [segment.worth for segment in tape.segments])
+    return metered(each(), [segment.allowance for segment in tape.segments])
 
 
 def _reader(

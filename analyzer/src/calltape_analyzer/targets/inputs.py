@@ -62,7 +62,7 @@ def tensors_given(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, An
     from calltape_analyzer.arguments.samples import LiveCall
 
     live = LiveCall(tuple(args), kwargs, variant.sorter)
-    if variant.facts.group.key.takes(live.placed.key):
+    if variant.facts.group.key.covers(live.placed.key):
         return live.sample.tensors
     completion = variant.facts.completion_of(live.placed.key)
     if completion is None:
@@ -96,7 +96,7 @@ def most_common_shapes(rows: SizeTable) -> tuple[Shape, ...]:
     thousands, this is asked of some of them.
 
     Args:
-        rows: the sizes of the calls, such as ``variant.facts.every``.
+        rows: the sizes of the calls, such as ``variant.facts.all_rows``.
     """
     places = rows.most_common()
     common = [rows.row(at).shapes for at in places[:: -(-len(places) // _MAX_COMMON)]]

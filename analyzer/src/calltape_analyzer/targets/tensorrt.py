@@ -122,7 +122,7 @@ def optimization_profile(source: Tape | Variant, *, empty: bool = True) -> Optim
         if any(one.dynamic for one in found.dimensions)
     ]
     sizes = [column for i, _ in inputs for column in facts.group.dimensions(i)]
-    rows = facts.every if empty else _without_zeros(facts.every, sizes)
+    rows = facts.all_rows if empty else _without_zeros(facts.all_rows, sizes)
     if not len(rows):
         raise UsageError(
             f"every call of variant {variant.name} has a tensor of size 0",
@@ -156,7 +156,7 @@ def _bounds(
     """The smallest (or largest) value of each dynamic column, in which relations hold."""
     values = [extreme(rows.distinct(symbol.columns[0])) for symbol in facts.symbols]
     # Which sizes of the whole traffic were those of calls that are left out here, nobody knows.
-    for i, symbol in enumerate(facts.symbols if rows is facts.every else ()):
+    for i, symbol in enumerate(facts.symbols if rows is facts.all_rows else ()):
         whole = facts.span(*symbol.columns)
         more = [size for size in (whole.min, whole.max) if empty or size]
         values[i] = extreme([values[i], *more])

@@ -125,7 +125,7 @@ def additional_inputs(
     made: Any = torch.export.AdditionalInputs  # untyped
     given = made()
     for row in _telling_rows(variant, limit):
-        call = variant._tape.calls.at(variant.facts.rows.seen(row).first)
+        call = variant._tape.calls.at(variant.facts.rows.calls_of(row).first)
         given.add(*variant.arguments_of(call, device, None))
     chosen: AdditionalInputs = given
     return chosen
@@ -135,7 +135,9 @@ def _telling_rows(variant: Variant, limit: int) -> list[int]:
     """Rows by their place: those that show that a further column varies, then frequent ones."""
     rows = variant.facts.rows
     dynamic = variant.facts.dynamic()
-    order = sorted(range(len(rows)), key=lambda r: (-rows.seen(r).calls, rows.seen(r).first))
+    order = sorted(
+        range(len(rows)), key=lambda r: (-rows.calls_of(r).calls, rows.calls_of(r).first)
+    )
     seen: dict[Column, set[int]] = {column: set() for column in dynamic}
     chosen: list[int] = []
     # A column of which two values were seen tells nothing more.

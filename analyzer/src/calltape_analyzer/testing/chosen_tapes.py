@@ -110,7 +110,7 @@ def _of_tape(path: Path, name: str, options: Mapping[str, Any]) -> Iterator[Choi
                 yield Problem(name, f"{path} has no call")
             else:
                 for call in tape.calls:
-                    shown = tape.calls.shown(call.ref)
+                    shown = tape.calls.label_of(call.ref)
                     yield Choice(f"{name}-{shown}", str(path), call.index, options)
             if tape.damage:
                 text = "; ".join(map(str, tape.damage[:3]))

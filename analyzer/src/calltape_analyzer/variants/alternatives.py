@@ -20,7 +20,7 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.observing.groups import Group, GroupKey
+from calltape_analyzer.observing.groups import Completion, Group, GroupKey, SizeSource
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
@@ -28,7 +28,7 @@ from calltape_analyzer.pytree.caches import holds_cache
 from calltape_analyzer.pytree.flattening import is_empty
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.variants.derivation import Pools, decide, find_symbols
-from calltape_analyzer.variants.facts import Completion, Source, VariantFacts
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.names import name_symbols
 from calltape_analyzer.variants.symbols import Symbol
 
@@ -39,7 +39,7 @@ __all__ = [
     "looser_variants",
     "merged",
     "part_of",
-    "whole",
+    "undivided",
 ]
 
 _MAX_COMPARED = 256
@@ -71,9 +71,9 @@ def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
     return missing if is_more and is_absent and _rest_is_equal(smaller, larger, missing) else set()
 
 
-def whole(variants: Sequence[VariantFacts]) -> VariantFacts:
+def undivided(variants: Sequence[VariantFacts]) -> VariantFacts:
     """Variants of one group, whatever sizes divide them, as one."""
-    rows = reduce(SizeTable.merge, (one.every for one in variants))
+    rows = reduce(SizeTable.merge, (one.all_rows for one in variants))
     return _undivided(variants[0].group, rows)
 
 
@@ -91,14 +91,15 @@ def merged(
     """
     tree = calls.inputs_at(larger.rows.first)
     scalars = sorter.sorted(tree).layout.scalars_of(tree.scalars)
-    rows = larger.every.items()
+    rows = larger.all_rows.items()
     completions: dict[GroupKey, Completion] = {}
     for variant in smaller:
-        made = completions[variant.group.key] = _completion_of(variant.group, larger, scalars)
-        rows += [(made.row(row), seen) for row, seen in variant.every.items()]
-    whole = _undivided(larger.group, SizeTable.of(rows))
-    whole.completions = completions
-    return whole
+        completion = _completion_of(variant.group, larger, scalars)
+        completions[variant.group.key] = completion
+        rows += [(completion.row(row), seen) for row, seen in variant.all_rows.items()]
+    made = _undivided(larger.group, SizeTable.of(rows))
+    made.completions = completions
+    return made
 
 
 def _undivided(group: Group, rows: SizeTable) -> VariantFacts:
@@ -176,19 +177,19 @@ class _Present:
         if column.axis == 0:
             self._first.setdefault(values, column)
 
-    def source(self, column: Column, own: tuple[int, ...]) -> Source:
+    def source(self, column: Column, own: tuple[int, ...]) -> SizeSource:
         """Where the size of a dimension comes from that the smaller variant lacks."""
         if column.axis == 0 and own in self._first:
-            return Source(column=self._first[own])
+            return SizeSource(column=self._first[own])
         if len(set(own)) == 1:
-            return Source(constant=own[0])
+            return SizeSource(constant=own[0])
         if own in self._any:
-            return Source(column=self._any[own])
+            return SizeSource(column=self._any[own])
         for totals, total in islice(self._any.items(), _MAX_COMPARED):
             part = self._any.get(tuple(t - v for t, v in zip(totals, own, strict=True)))
             if part is not None:
-                return Source(column=total, less=part)
-        return Source()
+                return SizeSource(column=total, less=part)
+        return SizeSource()
 
 
 _FEW = 2
@@ -270,6 +271,6 @@ def _loosened(variant: VariantFacts, groups: Sequence[list[Column]]) -> VariantF
 
 def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: str) -> VariantFacts:
     """Some of the calls of a variant, as a variant of their own."""
-    made = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], all_rows=None)
+    made = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], unsampled=None)
     find_symbols(made, Pools([]))
     return made

@@ -79,15 +79,15 @@ class Pools:
         self._differ: dict[tuple[Occurrences, Occurrences], bool] = {}
         for number, split in enumerate(splits):
             calls, says_nothing = split.calls, split.nothing_yet
-            for column in split.every.columns:
+            for column in split.all_rows.columns:
                 if column in says_nothing:
                     continue
                 key = self.key(split.group, column)
-                self.values[key] |= split.every.distinct(column)
+                self.values[key] |= split.all_rows.distinct(column)
                 lines = self._lines[key]
                 if number not in lines:
                     self.calls[key] += calls
-                    lines[number] = split.every.line(column)
+                    lines[number] = split.all_rows.line(column)
         # Per key over lists, whether all of its pools that were seen in several calls varied.
         self._siblings: dict[Hashable, bool] = {}
         for key, seen in self.calls.items():
@@ -258,13 +258,13 @@ def variants_of(
         decide(variant, pools)
         _decide_by_neighbours(variant, pools)
         find_symbols(variant, pools)
-    return sorted(variants, key=lambda v: v.every.first)
+    return sorted(variants, key=lambda v: v.all_rows.first)
 
 
 def decide(variant: VariantFacts, pools: Pools) -> None:
     """Decides which columns of a variant are dynamic, and chooses the rows to learn from."""
     every = variant.rows
-    variant.rows, variant.all_rows = every.part(every.sample()), every
+    variant.rows, variant.unsampled = every.part(every.sample()), every
     counting = counting_ints_of(variant.group)
     fixed = {c.column for c in variant.conditions if isinstance(c, Fixed) and not c.negated}
     fixed |= variant.nothing_yet
@@ -276,7 +276,7 @@ def decide(variant: VariantFacts, pools: Pools) -> None:
 
 
 def _decided(variant: VariantFacts, column: Column, fixed: bool, pools: Pools) -> DimensionDecision:
-    values = variant.every.distinct(column)
+    values = variant.all_rows.distinct(column)
     if len(values) > 1:
         return DimensionDecision(True, "varied")
     key = pools.key(variant.group, column)
@@ -332,7 +332,7 @@ def find_symbols(variant: VariantFacts, pools: Pools) -> None:
         if not refuting:
             return
         places = [next(iter(refuting.values()))] if rounds < _MAX_SINGLE else refuting.values()
-        variant.rows = variant.rows.merge(variant.every.part(set(places)))
+        variant.rows = variant.rows.merge(variant.all_rows.part(set(places)))
     _find_symbols_once(variant, pools)
     for number in _refuting_rows(variant):
         variant.symbols[number].relation = None
@@ -344,8 +344,8 @@ def _find_symbols_once(variant: VariantFacts, pools: Pools) -> None:
     groups: list[list[Column]] = []
     equal: dict[int, EqualColumns] = defaultdict(lambda: EqualColumns(pools))
     for column in variant.dynamic():
-        alike = equal[variant.every.line(column)]
-        varied = len(variant.every.distinct(column)) > 1
+        alike = equal[variant.all_rows.line(column)]
+        varied = len(variant.all_rows.distinct(column)) > 1
         # Columns that never varied here may differ in other variants.
         others = None if varied else pools.occurrences(pools.key(variant.group, column))
         at = alike.symbol_of(others)
@@ -363,9 +363,9 @@ def _find_symbols_once(variant: VariantFacts, pools: Pools) -> None:
 
 def _refuting_rows(variant: VariantFacts) -> dict[int, int]:
     """Per symbol whose relation does not hold in every row, the place of the first such row."""
-    if len(variant.every) == len(variant.rows):
+    if len(variant.all_rows) == len(variant.rows):
         return {}
-    every = [variant.every.values(symbol.columns[0]) for symbol in variant.symbols]
+    every = [variant.all_rows.values(symbol.columns[0]) for symbol in variant.symbols]
     found: dict[int, int] = {}
     for number, (symbol, own) in enumerate(zip(variant.symbols, every, strict=True)):
         at = None if symbol.relation is None else refuted(symbol.relation, every, own)

@@ -2,7 +2,7 @@
 
 :mod:`calltape_analyzer.variants.derivation` fills it in. Findings, explanations, programs and
 targets read it. Here too is what decides whether a call belongs to it: conditions on its sizes,
-sizes of 0, and how calls of a smaller layout become calls of a larger one.
+and sizes of 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from calltape_analyzer.facts import Fact, Names, Rejection
-from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
+from calltape_analyzer.observing.groups import Completion, Group, GroupKey, SortedCall
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, counter_key_of
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable, Span, value_in
@@ -24,7 +24,6 @@ from calltape_analyzer.text import MAX_EXAMPLES, shown_range, variant_names
 from calltape_analyzer.variants.symbols import Symbol
 
 __all__ = [
-    "Completion",
     "Condition",
     "CountedRange",
     "CountedSizes",
@@ -36,7 +35,6 @@ __all__ = [
     "NewZeros",
     "OtherVariant",
     "Reason",
-    "Source",
     "VariantFacts",
     "ZeroSizes",
     "add_counted_sizes",
@@ -113,79 +111,6 @@ class CountedSizes:
             kept_max=self.kept.max,
             shared_with=self.shared_with,
         )
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the size of a missing dimension comes from: it is a constant, a dimension that the call
-    has (``column``), or the difference of two (``column`` and ``less``); otherwise 0."""
-
-    constant: int | None = None
-    column: Column | None = None
-    less: Column | None = None
-
-
-@dataclass(frozen=True)
-class Completion:
-    """How the values of one layout become values of a larger one.
-
-    Attributes:
-        key: of the group with the smaller layout.
-        layout: the larger one. Numbers of tensors, scalars and columns below are in it.
-        tensors: per tensor its number in the smaller layout, or None.
-        scalars: likewise, per scalar.
-        missing: per missing tensor where each of its sizes comes from, over the columns that the
-            call does have.
-        dtypes: of the missing tensors.
-        constants: per scalar its value, for the scalars that the smaller layout lacks.
-        counting_ints: ints that are the size of a tensor.
-    """
-
-    key: GroupKey
-    layout: ArgumentLayout
-    tensors: tuple[int | None, ...]
-    scalars: tuple[int | None, ...]
-    missing: dict[int, tuple[Source, ...]]
-    dtypes: dict[int, str]
-    constants: tuple[Any, ...]
-    counting_ints: dict[Column, Column]
-
-    def row(self, row: SizeRow) -> SizeRow:
-        """A row of the smaller layout as a row of the larger one."""
-        shapes: list[tuple[int, ...] | None] = [
-            None if at is None else row.shapes[at] for at in self.tensors
-        ]
-        known = SizeRow(tuple(shape or () for shape in shapes), ())
-        for tensor, sources in self.missing.items():
-            shapes[tensor] = tuple(_size(source, known) for source in sources)
-        made = SizeRow(tuple(shape or () for shape in shapes), ())
-        return SizeRow(made.shapes, self._ints(row, made))
-
-    def _ints(self, row: SizeRow, made: SizeRow) -> tuple[int, ...]:
-        columns = self.layout.column_of_scalar
-        shared = sorted(
-            (at, i) for i, at in enumerate(self.scalars) if at is not None and i in columns
-        )
-        own = iter(row.ints)  # in the order of the smaller layout
-        given = {i: next(own) for _, i in shared}
-        ints: list[int] = []
-        for scalar, column in columns.items():
-            if scalar in given:
-                ints.append(given[scalar])
-            elif column in self.counting_ints:
-                ints.append(value_in(made, self.counting_ints[column]))
-            else:
-                ints.append(self.constants[scalar])
-        return tuple(ints)
-
-
-def _size(source: Source, row: SizeRow) -> int:
-    if source.constant is not None:
-        return source.constant
-    if source.column is None:
-        return 0
-    size = value_in(row, source.column)
-    return max(size - value_in(row, source.less), 0) if source.less is not None else size
 
 
 class FixedSize(Rejection, code="fixed_size"):
@@ -310,22 +235,22 @@ class ZeroSizes:
     once.
 
     Attributes:
-        taken: where program and model returned the same.
+        accepted: where program and model returned the same.
         rejected: where they did not, with the reason.
     """
 
-    taken: frozenset[frozenset[Column]] = frozenset()
+    accepted: frozenset[frozenset[Column]] = frozenset()
     rejected: Mapping[frozenset[Column], Fact] = field(default_factory=dict)
 
     def rejection(self, columns: Set[Column], names: Sequence[str]) -> NewZeros | None:
-        """Why a row is rejected in which some dimensions are 0; None if it is taken.
+        """Why a row is rejected in which some dimensions are 0; None if it is accepted.
 
         Args:
             columns: these dimensions.
             names: what they are called.
         """
         known = frozenset(columns)
-        if known in self.taken:
+        if known in self.accepted:
             return None
         return NewZeros(tuple(names), self.rejected.get(known))
 
@@ -378,7 +303,7 @@ class VariantFacts:
         group, conditions: the calls that belong to it.
         rows: distinct sizes, by first call: all of them, or some of very many. The symbols have
             their values in this order. What is said of the calls (their number, ranges, symbols
-            and relations) holds for :attr:`every` row.
+            and relations) holds for :attr:`all_rows` row.
         dimensions: for each column whether it is dynamic, and why.
         symbols: the dynamic columns, by symbol.
         completions: of a merged variant, how the calls of other groups become calls of this one.
@@ -391,12 +316,13 @@ class VariantFacts:
         names_context: whether the name says what of the context separates its calls from others.
         capped: whether it has so many dimensions that not all were compared with each other, to
             find broadcasting, or equal dimensions that differ in other variants.
-        held: texts and floats, by their number among the layout's scalars, that vary over the calls
-            and are constants of the program, because the model does something else with others.
+        constant_scalars: texts and floats, by their number among the layout's scalars, that vary
+            over the calls and are constants of the program, because the model does something else
+            with others.
         open_floats: floats, by their number among the layout's scalars, that vary over the calls
             and are inputs of the program.
         zeros: what is known of sizes of 0 that no call had.
-        all_rows: all distinct rows, if ``rows`` are some of them.
+        unsampled: all distinct rows, if ``rows`` are some of them.
     """
 
     group: Group
@@ -411,21 +337,21 @@ class VariantFacts:
     name: str = ""
     public_name: str = ""
     names_context: bool = False
-    held: dict[int, Any] = field(default_factory=dict)
+    constant_scalars: dict[int, Any] = field(default_factory=dict)
     open_floats: frozenset[int] = frozenset()
     capped: bool = False
     zeros: ZeroSizes = field(default_factory=ZeroSizes)
-    all_rows: SizeTable | None = None
+    unsampled: SizeTable | None = None
 
     @property
-    def every(self) -> SizeTable:
+    def all_rows(self) -> SizeTable:
         """All distinct rows, however many there are."""
-        return self.rows if self.all_rows is None else self.all_rows
+        return self.rows if self.unsampled is None else self.unsampled
 
     @property
     def calls(self) -> int:
         """How many calls it has."""
-        return self.every.calls
+        return self.all_rows.calls
 
     @property
     def nothing_yet(self) -> frozenset[Column]:
@@ -438,8 +364,10 @@ class VariantFacts:
         }
         return frozenset(
             column
-            for column in (self.every.columns if tensors else ())
-            if not column.is_int and column.index in tensors and self.every.distinct(column) == {0}
+            for column in (self.all_rows.columns if tensors else ())
+            if not column.is_int
+            and column.index in tensors
+            and self.all_rows.distinct(column) == {0}
         )
 
     def dynamic(self) -> list[Column]:
@@ -451,7 +379,7 @@ class VariantFacts:
         to be calls of this variant alone, else over the calls on the tape."""
         values: list[int] = []
         for column in columns:
-            seen = self.every.span(column)
+            seen = self.all_rows.span(column)
             values += (seen.min, seen.max)
             counted = self.counted.get(column)
             if counted is not None and not counted.shared_with:
@@ -477,7 +405,7 @@ class VariantFacts:
 
     def completion_of(self, key: GroupKey) -> Completion | None:
         """How a call of another group becomes a call of this variant."""
-        return next((c for known, c in self.completions.items() if known.takes(key)), None)
+        return next((c for known, c in self.completions.items() if known.covers(key)), None)
 
     def has(self, placed: SortedCall) -> bool:
         """Whether a call is of its group, or can be completed, and meets its conditions."""
@@ -491,7 +419,7 @@ class VariantFacts:
             key: of the group.
             row: in the group's layout.
         """
-        if self.group.key.takes(key):
+        if self.group.key.covers(key):
             return row
         completion = self.completion_of(key)
         return None if completion is None else completion.row(row)
@@ -503,7 +431,7 @@ class VariantFacts:
             for column in self.dynamic()
             if not column.is_int
             and value_in(row, column) == 0
-            and 0 not in self.every.distinct(column)
+            and 0 not in self.all_rows.distinct(column)
         ]
 
     def rejects(self, row: SizeRow) -> Rejection | None:
@@ -568,7 +496,7 @@ def _add_to(
     kept: dict[_Name, Span] = {}
     for variant in variants:
         for column, name in _names_of(variant).items():
-            kept[name] = variant.every.span(column).merge(kept.get(name))
+            kept[name] = variant.all_rows.span(column).merge(kept.get(name))
     calls = sum(group.calls for _, group in groups)
     kept_calls = sum(variant.calls for variant in variants)
     for variant in variants:
@@ -598,4 +526,4 @@ def _values_of(layout: ArgumentLayout, group: CountedGroup) -> Iterator[tuple[_N
 
 def _names_of(variant: VariantFacts) -> Mapping[Column, _Name]:
     layout = variant.group.layout
-    return {column: (str(layout.path(column)), column.axis) for column in variant.every.columns}
+    return {column: (str(layout.path(column)), column.axis) for column in variant.all_rows.columns}

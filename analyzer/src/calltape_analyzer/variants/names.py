@@ -197,7 +197,7 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
         own = phrases.of(found)
         name = printable(", ".join(phrase.text for phrase in own)) or "main"
         context = variant.group.layout.context
-        separating = [found[_Key("context")]] if context.met or context.asked else []
+        separating = [found[_Key("context")]] if context.effective_autocast or context.modes else []
         separating += [found[_Key("default dtype")]] if context.dtype != FLOAT else []
         variant.names_context = all(phrase in own for phrase in separating)
         is_public = all(phrase.is_public for phrase in own)

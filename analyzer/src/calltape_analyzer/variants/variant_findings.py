@@ -23,9 +23,9 @@ from calltape_analyzer.observing.size_table import Column, Span
 from calltape_analyzer.plain_data import PlainData, Sketch
 from calltape_analyzer.pytree.placeholder import DATA_KEYS, has_data_keys
 from calltape_analyzer.text import (
-    alike,
     counted,
     listed,
+    merge_alike,
     printable,
     shown_range,
     shown_value,
@@ -246,7 +246,7 @@ def findings_of(variant: VariantFacts, address: str | None = None) -> VariantFin
     return VariantFindings(
         name=variant.name,
         calls=variant.calls,
-        first_call=variant.every.first.number,
+        first_call=variant.all_rows.first.number,
         address=address,
         tensors=tuple(_tensor(variant, i, name, by_column) for i, name in enumerate(names)),
         ints=tuple(
@@ -327,7 +327,7 @@ def _range(variant: VariantFacts, column: Column) -> Span:
     with its one value."""
     if variant.dimensions[column].dynamic:
         return variant.span(column)
-    return variant.every.span(column)
+    return variant.all_rows.span(column)
 
 
 def _notes(variant: VariantFacts) -> Iterator[str]:
@@ -372,7 +372,7 @@ def _unrecorded(variant: VariantFacts) -> Iterator[str]:
 
 
 def _symbol(variant: VariantFacts, symbol: Symbol) -> SymbolFinding:
-    sizes = variant.every.sizes(symbol.columns[0])
+    sizes = variant.all_rows.sizes(symbol.columns[0])
     shown = sorted(sizes.items(), key=lambda item: item[0])[:MAX_SIZES_SHOWN]
     span = variant.span(*symbol.columns)
     return SymbolFinding(
@@ -423,7 +423,7 @@ def warnings_of(variant: VariantFacts, symbol: Symbol, *, has_range: bool = True
     if not symbol.varied:
         where = "elsewhere in its list, or " if variant.calls == 1 else ""
         yield f"never varied here; it is dynamic because it varied {where}in other calls"
-    sizes = variant.every.distinct(symbol.columns[0])
+    sizes = variant.all_rows.distinct(symbol.columns[0])
     if max(sizes) < 2:
         yield "no size of at least 2 was seen, and torch takes 0 and 1 for constants"
     if may_be_chance(variant, symbol):
@@ -439,7 +439,7 @@ def may_be_chance(variant: VariantFacts, symbol: Symbol) -> bool:
     dimensions = [column for column in symbol.columns if not column.is_int]
     axes = {column.axis for column in dimensions}
     arguments = {variant.group.layout.path(column).argument for column in dimensions}
-    return len(axes) > 1 and (len(arguments) == 1 or len(variant.every) <= _THIN)
+    return len(axes) > 1 and (len(arguments) == 1 or len(variant.all_rows) <= _THIN)
 
 
 def _warnings_of_counted(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
@@ -561,7 +561,7 @@ class VariantTable:
 
 def _arguments(found: VariantFindings) -> Iterator[Row]:
     places = ((f"{t.argument}{t.path}", (t.dtype, t.shape)) for t in found.tensors)
-    for name, (dtype, shape) in alike(places):
+    for name, (dtype, shape) in merge_alike(places):
         yield name, dtype, f"[{', '.join(map(str, shape))}]"
     for given in found.ints:
         if given.counts is not None:
@@ -591,5 +591,5 @@ def _span(low: int, high: int) -> str:
 
 def _layout_notes(found: VariantFindings) -> Iterator[tuple[str, str]]:
     layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
-    for name, words in alike((name, words) for name, words in layouts if words is not None):
+    for name, words in merge_alike((name, words) for name, words in layouts if words is not None):
         yield f"layout of {name}", words

@@ -77,10 +77,10 @@ def _read_in(runner: ModelRuns, variant: VariantFacts, others: Sequence[Call]) -
     """The paths of the tensors whose layout one variant reads."""
     places = variant.group.layout.tensors
     first, largest = _telling_rows(variant)
-    probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(first).first))
+    probe = _Probe.of(runner, variant, runner.find(variant.rows.calls_of(first).first))
     found = set(probe.read() if probe is not None else ())
     if largest != first:  # a model may read a layout from some size on
-        probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(largest).first))
+        probe = _Probe.of(runner, variant, runner.find(variant.rows.calls_of(largest).first))
         found.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
     every = (_Probe.of(runner, variant, one) for one in others)
     found.update(i for one in every if one is not None for i in one.read_as([contiguous]))
@@ -99,7 +99,7 @@ def _calls_of_other_layouts(
     found: dict[GroupKey, dict[tuple[str, ...], Call]] = {key: {} for key in wanted}
     for call in islice(calls, _MAX_SEARCHED) if wanted else ():
         placed = runner.sorter.sorted(call.record.inputs)
-        key = next((key for key in wanted if key.takes(placed.key)), None)
+        key = next((key for key in wanted if key.covers(placed.key)), None)
         if key is not None and not has_raised(call):
             names = tuple(map(layout_in_memory, placed.leaves))
             if any(name != CONTIGUOUS for name in names) and len(found[key]) < _MAX_LAYOUTS:

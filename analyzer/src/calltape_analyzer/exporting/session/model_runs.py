@@ -172,7 +172,7 @@ class ModelRuns:
         if not isinstance(where, Sizing):
             call = self.find(where) if isinstance(where, CallRef) else where
             return sample_in(variant, call, self.sorter, self.device)
-        sample = self.sample(variant, variant.rows.seen(where.row).first)
+        sample = self.sample(variant, variant.rows.calls_of(where.row).first)
         if not where.resized:
             return sample
         rules = self._rules_of(variant)
@@ -348,7 +348,7 @@ class ModelRuns:
 
     def _minds(self, variant: VariantFacts, mode: Mode) -> bool:
         plan, sample = self.planned(variant, variant.rows.first)
-        plain = replace(plan.context, grad=False, inference=False, asked=frozenset({mode}))
+        plain = replace(plan.context, grad=False, inference=False, modes=frozenset({mode}))
         with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
         with without_saved_tensors():
             on, off = (self.eager(plan, sample, context=one) for one in (with_mode, plain))
