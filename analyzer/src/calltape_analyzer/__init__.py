@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.limits import Limits
     from calltape_analyzer.minimising.minimising import MinimiseReport, minimise
-    from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
+    from calltape_analyzer.observer.stored_calls import InputCandidate, ObserverInfo
     from calltape_analyzer.observing.memory_layout import LayoutSeen
     from calltape_analyzer.observing.signature import Signature
     from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, Span
@@ -229,7 +229,7 @@ _NAMES = {
     "limits": ("Limits",),
     "minimising.minimising": ("MinimiseReport", "minimise"),
     "observing.size_table": ("Column", "Seen", "SizeRow", "Span"),
-    "observer.candidates": ("InputCandidate", "ObserverInfo"),
+    "observer.stored_calls": ("InputCandidate", "ObserverInfo"),
     "observer.input_observer": ("InputObserver",),
     "observing.signature": ("Signature",),
     "observing.memory_layout": ("LayoutSeen",),

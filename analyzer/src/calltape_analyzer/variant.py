@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias, overload
 
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Allowance, bounded
 from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import Observations, SortedCall
@@ -35,7 +34,7 @@ from calltape_analyzer.program_source import (
 from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import whole_calls
-from calltape_analyzer.text import counted, variant_names
+from calltape_analyzer.text import counted, terminal_width, variant_names
 from calltape_analyzer.variants.alternatives import lacking, merged, undivided
 from calltape_analyzer.variants.derivation import Pools, constant_pools, find_symbols, variants_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts, add_counted_sizes

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from calltape_analyzer import fitting
+from calltape_analyzer import text as words
 from calltape_analyzer.cli import output, recordings
 from calltape_analyzer.cli.calls import cut_to
 from tests.analyzer.cli.commands import run
@@ -56,7 +56,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """Of the terminal that stdout seems to be."""
     monkeypatch.setenv("COLUMNS", str(request.param))
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(fitting, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(words, "_is_terminal", lambda stream: True)
     return int(request.param)
 
 
@@ -157,10 +157,10 @@ def test_wide_characters_count_twice(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_line_breaks_between_words_and_keeps_its_indent() -> None:
     text = "  warning: " + "word " * 10
-    found = list(fitting.wrapped(text.rstrip(), 30, 2, paths=True))
+    found = list(words.wrapped(text.rstrip(), 30, 2, paths=True))
     assert found[0] == "  warning: word word word word"
     assert all(line.startswith("    word") and len(line) <= 30 for line in found[1:])
-    assert list(fitting.wrapped("see /a/very/long/path/of/a.tape", 10, 2, paths=True)) == [
+    assert list(words.wrapped("see /a/very/long/path/of/a.tape", 10, 2, paths=True)) == [
         "see",
         "  /a/very/long/path/of/a.tape",
     ]
@@ -235,16 +235,16 @@ def test_a_table_without_rows_shows_its_head(
 
 
 def test_a_long_name_breaks_between_its_parts_on_the_line_of_its_label() -> None:
-    assert list(fitting.wrapped(f"target     {LONG} (seen by hook)", 60, 11)) == [
+    assert list(words.wrapped(f"target     {LONG} (seen by hook)", 60, 11)) == [
         "target     transformers.models.mistral.modeling_mistral:",
         "           MistralForCausalLM.forward (seen by hook)",
     ]
 
 
 def test_a_text_is_shortened_to_columns() -> None:
-    assert fitting.shortened("abcdef", 6) == "abcdef"
-    assert fitting.shortened("abcdef", 4) == "abc…"
-    assert cell_len(fitting.shortened("漢字漢字", 6)) <= 6
+    assert words.shortened("abcdef", 6) == "abcdef"
+    assert words.shortened("abcdef", 4) == "abc…"
+    assert cell_len(words.shortened("漢字漢字", 6)) <= 6
 
 
 def test_no_color_has_no_escapes(

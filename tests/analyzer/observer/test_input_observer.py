@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import InferenceError, InputObserver, TapeError, open_tape
 from calltape_analyzer.observer import _infer_dynamic_dimensions
-from calltape_analyzer.observer.candidates import InputCandidate
+from calltape_analyzer.observer.stored_calls import InputCandidate
 
 D = torch.export.Dim.DYNAMIC
 

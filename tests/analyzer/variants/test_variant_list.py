@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import Variant, VariantList, fitting, open_tape
+from calltape_analyzer import Variant, VariantList, open_tape
+from calltape_analyzer import text as words
 from calltape_analyzer.variant import table_of
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -39,7 +40,7 @@ def test_a_repl_fits_the_terminal_as_the_command_does(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(fitting, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(words, "_is_terminal", lambda stream: True)
     with open_tape(path) as tape:
         shown = repr(tape.variants())
     assert max(map(len, shown.splitlines())) <= columns

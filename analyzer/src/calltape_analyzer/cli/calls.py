@@ -25,7 +25,6 @@ from calltape_analyzer.cli.options import (
 )
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.errors import is_damage
-from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.pytree.caches import is_cache_name
@@ -36,7 +35,7 @@ from calltape_analyzer.reading.elements import elements_of, elements_text
 from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, printable
+from calltape_analyzer.text import cells_of, counted, printable, shortened, terminal_width
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent

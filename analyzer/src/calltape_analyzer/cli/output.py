@@ -19,10 +19,10 @@ import typer
 from pydantic import BaseModel
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.fitting import fitted, table_lines, terminal_width
 from calltape_analyzer.limits import Exceeded, spent
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
+from calltape_analyzer.text import fitted, table_lines, terminal_width
 from calltape_schema.errors import TapeError
 from calltape_schema.remedies import told_to
 

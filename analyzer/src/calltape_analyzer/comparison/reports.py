@@ -18,10 +18,9 @@ from calltape_analyzer.comparison.verdicts import (
     Verdict,
 )
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.fitting import table_lines
 from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.plain_data import Shown, Sketch
-from calltape_analyzer.text import counted, printable, variant_names
+from calltape_analyzer.text import counted, printable, table_lines, variant_names
 
 __all__ = ["Report", "ReportRow"]
 

@@ -21,9 +21,8 @@ from calltape_analyzer.comparison.judging import Run, judge
 from calltape_analyzer.comparison.verdicts import Against, Verdict
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.single_graph import SingleGraph
-from calltape_analyzer.observer.stored_calls import StoredCall
+from calltape_analyzer.observer.stored_calls import ObserverInfo, StoredCall
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.opening import open_tape

@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import Field
 
-from calltape_analyzer.fitting import fitted, table_lines
 from calltape_analyzer.observing.distinctions import structure_values
 from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import ArgumentLayout
@@ -24,11 +23,13 @@ from calltape_analyzer.plain_data import PlainData, Sketch
 from calltape_analyzer.pytree.placeholder import DATA_KEYS, has_data_keys
 from calltape_analyzer.text import (
     counted,
+    fitted,
     listed,
     merge_alike,
     printable,
     shown_range,
     shown_value,
+    table_lines,
     unique,
 )
 from calltape_analyzer.variants.facts import Reason, VariantFacts
