@@ -35,7 +35,7 @@ def outcome(path: Path) -> dict[str, Any]:
         check_message(error)
         return {"refused": error.kind}
     readable, errors = [], []
-    for call in tape.calls if tape.calls.are_single else ():
+    for call in tape.calls if tape.calls.has_single_calls else ():
         try:
             assert call.inputs is not None
             assert render(call.record.inputs).isprintable()

@@ -26,7 +26,7 @@ from calltape_analyzer import (
 )
 from calltape_analyzer.differences import Change, TapeDifference
 from calltape_analyzer.plain_data import Shown, Sketch
-from calltape_analyzer.progress import NotebookLine, told_by, watched
+from calltape_analyzer.progress import NotebookLine, reporter_of, watched
 from calltape_analyzer.redacting.private_data import PrivateData
 from calltape_analyzer.tape import Tape
 from tests.analyzer.tapes import Recorded, write_tape
@@ -251,7 +251,7 @@ def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown) == 4
     assert 'value="1" max="3"' in shown[1]
     assert "3 of 3" in shown[-1]
-    told = told_by(True)
+    told = reporter_of(True)
     assert isinstance(told, NotebookLine)
     told("tracing <b>x</b>")
     assert "tracing &lt;b&gt;x" in shown[-1]

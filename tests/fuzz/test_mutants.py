@@ -41,7 +41,7 @@ def test_a_tape_that_was_taken_apart_reads_the_same(tmp_path: Path) -> None:
                 assert made.verify() == []
                 assert len(made) == len(golden)
                 assert made.coverage == golden.coverage
-            if golden.damage == [] and golden.calls.are_single:
+            if golden.damage == [] and golden.calls.has_single_calls:
                 for one, other in zip(made, golden, strict=True):
                     assert repr(one.record.inputs) == repr(other.record.inputs)  # NaN, too
 

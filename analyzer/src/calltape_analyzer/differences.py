@@ -451,7 +451,7 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         if place in beyond:
             span = now.spans[place]
             text = f"elements {span.min}..{span.max}; {known.min}..{known.max} before"
-            if not now.tape.calls.are_single:
+            if not now.tape.calls.has_single_calls:
                 text += " (not all of these calls need have them)"
             yield _change(now, "range", place, text, beyond[place])
 
@@ -464,7 +464,9 @@ def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
             seen = sum_of_seen(raised)
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
             change = _change(now, "error", "the model", what, seen)
-            if not now.tape.calls.are_single:  # other calls with these inputs may not have raised
+            if (
+                not now.tape.calls.has_single_calls
+            ):  # other calls with these inputs may not have raised
                 change = change.model_copy(update={"first_call": None, "address": None})
             yield change
 

@@ -81,7 +81,7 @@ def _walk(tape: Tape) -> tuple[Counter[str], int]:
     """The exceptions by class, and how many calls can be read."""
     raised: Counter[str] = Counter()
     whole = 0
-    if not tape.calls.are_single:  # a survey counts them, and has no exception
+    if not tape.calls.has_single_calls:  # a survey counts them, and has no exception
         for seen in tape.calls.by_inputs():
             whole += seen.calls
             raised["not known"] += seen.calls * seen.raised

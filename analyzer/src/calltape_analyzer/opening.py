@@ -226,12 +226,12 @@ class _Files:
         Raises:
             TapeError: as :meth:`open`.
         """
-        if every and all(segment.elsewhere for segment in self.segments):
+        if every and all(segment.is_survey for segment in self.segments):
             raise UsageError("a survey has no records to scan", advice="name the tapes themselves")
         waiting = [
             segment
             for segment in self.segments
-            if segment.unscanned_end is None or (every and not segment.elsewhere)
+            if segment.unscanned_end is None or (every and not segment.is_survey)
         ]
         remote = sum(is_url(segment.location) for segment in waiting)
         unsound = {id(segment): segment for segment in waiting}
@@ -302,9 +302,9 @@ def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segme
     count twice."""
     known: dict[bytes, list[Source]] = {}
     left_out: set[int] = set()
-    for one in sorted(segments, key=lambda segment: segment.elsewhere):
+    for one in sorted(segments, key=lambda segment: segment.is_survey):
         own = one.sources
-        if not one.elsewhere or not any(
+        if not one.is_survey or not any(
             source.shares(other.tape, other.parts)
             for source in own
             for other in known.get(source.tape, ())

@@ -22,7 +22,7 @@ from calltape_analyzer.text import printable
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-__all__ = ["NotebookLine", "later_bar", "shown_progress", "steps", "told_by", "watched"]
+__all__ = ["NotebookLine", "later_bar", "reporter_of", "shown_progress", "steps", "watched"]
 
 T = TypeVar("T")
 
@@ -210,7 +210,7 @@ def _rest(done: int, total: int, begin: float) -> str:
     return f", {done / spent:.1f} per s, about {spent / done * (total - done):.0f} s left"
 
 
-def told_by(progress: Callable[[str], None] | bool | None) -> Callable[[str], None] | None:
+def reporter_of(progress: Callable[[str], None] | bool | None) -> Callable[[str], None] | None:
     """Who is told what is done now: a function that was given; for True the line of a notebook, or
     what stderr is now; None for nobody."""
     if progress is True:

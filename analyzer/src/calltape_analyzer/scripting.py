@@ -1,12 +1,12 @@
 """Python source that is made of a tape: a script that runs the call that failed, or exports a
 recorded model and verifies the result; and dynamic shapes and arguments to paste.
 
-A script is what one attaches to a bug report, beside the tape. Of a tape that was made small to
-show a failure it runs all calls. The file goes to strangers, so no text of a call stands in it: of
-arguments the names of parameters, dtypes and sizes, and nothing that was passed.
+You attach a script to a bug report, next to the tape. For a tape that was reduced to show a
+failure, it runs all calls. Strangers will read it, so it contains the names of parameters, dtypes
+and sizes, and nothing that was passed.
 
-Nothing that a tape says becomes code: paths and names become string literals in ASCII, a class is
-named only if somebody gave it, and what was recorded is described in comments of one line.
+Nothing on a tape becomes code: paths and names become string literals in ASCII, a class is named
+only if the user gave it, and what was recorded is described in one-line comments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calltape_analyzer.pytree.caches import is_cache_name, is_of_cache_library
 from calltape_analyzer.pytree.classes import NO_STAND_IN
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import counted, named
+from calltape_analyzer.text import counted, joined
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import CustomNode, FieldsNode, walk
 
@@ -325,7 +325,7 @@ def _arguments(found: VariantFindings) -> Iterator[str]:
         held.setdefault(_argument(given.argument), Counter())["int"] += 1
     for name, kinds in held.items():
         shown = [f"{kind} ({n} of them)" if n > 1 else kind for kind, n in kinds.items()]
-        yield f"  {name}: {named(shown, _MAX_HELD)}"
+        yield f"  {name}: {joined(shown, _MAX_HELD)}"
 
 
 def _argument(name: str) -> str:
@@ -481,9 +481,9 @@ def _opening(
     if target is not None:
         options.append(f"target={literal(target)}")
     if classes:
-        named = [name.partition(":") for name in classes]
-        imports |= {(module, name.partition(".")[0]) for module, _, name in named}
-        options.append(f"classes=[{', '.join(name for *_, name in named)}]")
+        parts = [name.partition(":") for name in classes]
+        imports |= {(module, name.partition(".")[0]) for module, _, name in parts}
+        options.append(f"classes=[{', '.join(name for *_, name in parts)}]")
     return f"open_tape({', '.join(options)})"
 
 

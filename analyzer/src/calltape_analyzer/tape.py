@@ -324,7 +324,7 @@ class Tape(RecordedCalls, ProgramSource):
 
     def _is_forged(self) -> bool:
         """Whether the ends of the files turn out not to be true of their calls."""
-        if self._calls.are_single:
+        if self._calls.has_single_calls:
             self._calls.scan()
         return bool(self._damage)
 
@@ -337,7 +337,7 @@ class Tape(RecordedCalls, ProgramSource):
         """Takes calls off the list whose trees break the format."""
         before = len(self)
         for segment in self._segments:
-            if not segment.elsewhere:
+            if not segment.is_survey:
                 segment.drop_unsound()
         self._leave_out_damaged()
         return len(self) < before

@@ -67,7 +67,7 @@ def variant_names(names: Sequence[str], most: int | None = None) -> str:
     return "; ".join([*names[:most], *[f"and {more} more"] * (more > 0)])
 
 
-def named(names: Sequence[str], most: int) -> str:
+def joined(names: Sequence[str], most: int) -> str:
     """Names in a sentence: ``a``, ``a and b``, ``a, b and c``, ``a, b and 7 more``."""
     if 1 < len(names) <= most:
         return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -28,7 +28,7 @@ from calltape_analyzer.cli.options import (
 from calltape_analyzer.cli.output import DAMAGED, command, lines, print_json, wrong_words
 from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.limits import REDACTION_EFFORT
-from calltape_analyzer.progress import told_by
+from calltape_analyzer.progress import reporter_of
 from calltape_analyzer.tape import Tape
 
 __all__ = ["filter_", "merge", "minimise", "recover", "redact"]
@@ -98,7 +98,7 @@ def filter_(
     from calltape_analyzer.editing.edits import filter_tape
 
     part = Part(calls, variant, target=target)
-    with opened(paths, part, tells=False) as tape, wrong_words():
+    with opened(paths, part, reports_damage=False) as tape, wrong_words():
         report = filter_tape(
             tape, out, drop=drop or (), overwrite=force, start=_time(tape, "--start", start),
             end=_time(tape, "--end", end), raised=errors, where=tuple(where or ()), novel=novel,
@@ -126,7 +126,7 @@ def merge(
     """
     from calltape_analyzer.editing.edits import merge_tapes
 
-    with opened(paths, Part(target=target), tells=False) as tape, wrong_words():
+    with opened(paths, Part(target=target), reports_damage=False) as tape, wrong_words():
         _print(merge_tapes(tape, out, overwrite=force), json)
 
 
@@ -146,7 +146,7 @@ def recover(
     from calltape_analyzer.reading.compressed import remainders_taken
 
     part = Part(target=target)
-    with remainders_taken(), opened(paths, part, tells=False) as tape, wrong_words():
+    with remainders_taken(), opened(paths, part, reports_damage=False) as tape, wrong_words():
         _print(recover_tape(tape, out, overwrite=force), json)
 
 
@@ -184,7 +184,7 @@ def minimise(
 
         report = minimised(
             tape, out, check, max_seconds=max_seconds, overwrite=force,
-            progress=told_by(sys.stderr.isatty()),
+            progress=reporter_of(sys.stderr.isatty()),
         )  # fmt: skip
         if json:
             print_json(report)
@@ -230,7 +230,7 @@ def redact(
     from calltape_analyzer.redacting.redaction import redact as redacted
 
     part = Part(target=target)
-    with opened(paths, part, tells=False, effort=REDACTION_EFFORT) as tape, wrong_words():
+    with opened(paths, part, reports_damage=False, effort=REDACTION_EFFORT) as tape, wrong_words():
         report = redacted(
             tape, out, keep=keep or (), shapes_only=shapes_only or (), overwrite=force
         )

@@ -48,7 +48,7 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.facts import plain
-from calltape_analyzer.progress import told_by
+from calltape_analyzer.progress import reporter_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.wording.verdicts import last_lines
 
@@ -129,7 +129,7 @@ def export(
         if out is not None:
             programs.save(out)
         if json:
-            print_json(_document(programs, report, out), whole=True)
+            print_json(_document(programs, report, out), uncut=True)
         else:
             _print(programs, report, out, verbose=verbose)
         if report.has_failed:
@@ -147,7 +147,7 @@ def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: boo
     """The programs. If there are none, says what was tried, and ends the command."""
     from calltape_analyzer.exporting.export import export as export_programs
 
-    progress = told_by(sys.stderr.isatty())
+    progress = reporter_of(sys.stderr.isatty())
     try:
         with _output_kept():
             return export_programs(tape, module, to=to, options=options, progress=progress)

@@ -127,7 +127,7 @@ def _tell(
         if markdown:
             from calltape_analyzer.markdown import tape_summary
 
-            if not quick and tape.calls.are_single:
+            if not quick and tape.calls.has_single_calls:
                 tape.verify()
             print(tape_summary(tape), end="")
             return
@@ -157,7 +157,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         # checksums.
         end = part.unscanned_end
         has_none = end is not None and not end.tensor_bytes and end.coverage.kept >= _MANY_CALLS
-        rows = part.summed_inputs() if quick or has_none or part.elsewhere else None
+        rows = part.summed_inputs() if quick or has_none or part.is_survey else None
         if end is not None and rows is not None:
             calls += end.coverage.kept
             raised += end.raised
@@ -173,7 +173,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             moments = (*times, record.time_ns, record.time_ns + (record.duration_ns or 0))
             times = [min(moments), max(moments)]
     checked = "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
-    if all(part.elsewhere for part in tape.segments):
+    if all(part.is_survey for part in tape.segments):
         checked = "survey"
     target = tape.target
     traffic = tape.counters.as_dict(tape.signature, kept)
@@ -274,8 +274,8 @@ def _print(
     raised = f", {facts['errors']} raised" if facts["errors"] else ""
     first = facts["first_call"]
     recordings = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
-    in_tensors = "in tensors" if tape.calls.are_single else "in tensors, some on other tapes"
-    if all(part.elsewhere for part in tape.segments):
+    in_tensors = "in tensors" if tape.calls.has_single_calls else "in tensors, some on other tapes"
+    if all(part.is_survey for part in tape.segments):
         in_tensors = "in tensors on other tapes"
     rows = [
         ("tape", some_of(tape.paths, MOST_PATHS)),
@@ -301,7 +301,7 @@ def _print(
         *_history(tape.manifest),
         ("format", facts["format"]),
         ("checksums", _checksums(tape, facts)),
-        ("source", _SOURCES[facts["source"]] if tape.calls.are_single else _SURVEY),
+        ("source", _SOURCES[facts["source"]] if tape.calls.has_single_calls else _SURVEY),
         ("private", None if private is None else private.short(_MOST_PRIVATE)),
     ]
     if target is not None and target.outside:

@@ -1,9 +1,10 @@
 """The options that several verbs have, in groups, and what they choose: tapes, and the calls,
 variants and arguments of them; classes, and a model.
 
-An option has one name, form and meaning. A verb composes the groups that it needs; what only one
-verb asks for stands with that verb. Takes words of the command line; returns plain values, or an
-open tape. When that is closed, its damage is told, and decides the exit code.
+An option has the same name, form and meaning in every verb. A verb composes the groups that it
+needs; an option of a single verb is defined with that verb. Takes words of the command line;
+returns plain values, or an open tape. When the tape is closed, its damage is reported, and decides
+the exit code.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def opened(
     runs: bool = False,
     scan: bool | None = None,
     verbose: bool = False,
-    tells: bool = True,
+    reports_damage: bool = True,
     effort: int = 1,
     classes: Sequence[type] = (),
 ) -> Iterator[Tape]:
@@ -266,7 +267,7 @@ def opened(
         scan: whether the files are scanned in any case. None for a command that has no such
             option.
         verbose: whether an answer from the ends of sealed tapes says so.
-        tells: whether damage is told here. Not by a command whose report tells what came of it.
+        reports_damage: whether damage is reported here, and not by the command itself.
         effort: how many times as long it may take as to read the tape.
         classes: that objects on the tape may be rebuilt from.
     """
@@ -289,16 +290,16 @@ def opened(
         except typer.Exit as reached:
             verdict = reached if reached.exit_code else None
         sys.stdout.flush()
-        if scan is False and tape.calls.are_single:
+        if scan is False and tape.calls.has_single_calls:
             read = tape.records_read
             every = sum(len(part) + part.damaged for part in tape.segments)
             if verbose if tape.source == "end" else read < every:
                 complain(_BELIEVED[tape.source].format(f"{read:,}", f"{every:,}"))
-        for error in tape.damage if tells else ():
+        for error in tape.damage if reports_damage else ():
             complain(str(error))
         if verdict is not None:
             raise verdict
-        if tells and tape.damage:
+        if reports_damage and tape.damage:
             raise typer.Exit(DAMAGED)
 
 

@@ -163,20 +163,20 @@ def damage_as_json(errors: Iterable[TapeError]) -> list[dict[str, Any]]:
     ]
 
 
-def print_json(document: Any, *, whole: bool = False) -> None:
+def print_json(document: Any, *, uncut: bool = False) -> None:
     """Prints valid JSON; see :func:`~calltape_analyzer.plain_data.plain` for what JSON has no form
     for.
 
     Args:
         document: dicts, lists, tuples and scalars, or a model.
-        whole: no text is cut.
+        uncut: no text is cut.
     """
     if isinstance(document, BaseModel):
         print(json_of(document))
         return
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=True, allow_nan=False)
-    found = plain(document, sys.maxsize) if whole else plain(document)
+    found = plain(document, sys.maxsize) if uncut else plain(document)
     for part in encoder.iterencode(found):  # in one piece it is many times the tape
         sys.stdout.write(part)
     print()

@@ -43,7 +43,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.traffic_counters import left_out_note
 from calltape_analyzer.scripting import part_expression, python_of_variants
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS, symbol_rows
+from calltape_analyzer.variants.variant_findings import SYMBOLS, symbol_rows
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
@@ -97,7 +97,7 @@ def variants(
         if python:
             if not meant:
                 raise InferenceError("the tape has no calls", advice="record at least one call")
-            chosen = part_expression(tape) if tape.calls.are_single else None
+            chosen = part_expression(tape) if tape.calls.has_single_calls else None
             named = classes or ()
             print(python_of_variants(meant, paths, target=target, classes=named, part=chosen))
             return
@@ -121,9 +121,8 @@ def print_variants(variants: Sequence[Variant]) -> None:
         line(f"{found.name}:", found.calls)
         for name, text in found.facts:
             line(name, text)
-        for head, rows in ((ARGUMENTS, found.arguments), (SYMBOLS, found.symbols)):
-            if rows:
-                table(head, rows)
+        for head, rows in found.tables:
+            table(head, rows)
         for name, text in found.notes:
             line(f"{name}:", text)
 

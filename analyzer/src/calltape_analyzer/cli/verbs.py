@@ -1,7 +1,7 @@
 """The ``calltape`` command: its verbs, and where each of them is.
 
-A verb is imported when it runs: so ``calltape --help`` and a mistyped verb answer at once, and no
-verb waits for the imports of another one. Only ``export`` and ``replay`` import torch.
+A verb is imported when it runs, so that ``calltape --help`` and a mistyped verb answer at once, and
+no verb waits for the imports of another one. Only ``export`` and ``replay`` import torch.
 :data:`EXITS` has the exit codes; 130 follows Ctrl-C, and 143 SIGTERM.
 """
 

@@ -31,7 +31,7 @@ from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import stopped_by
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.torch_model import demand_torch
-from calltape_analyzer.progress import told_by
+from calltape_analyzer.progress import reporter_of
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.tape import Tape, check_tape
@@ -139,14 +139,14 @@ def export(
     if to not in ("torch", "onnx"):
         raise UsageError(f"to={to!r}", advice="pass 'torch' or 'onnx'")
     if parts or drive is not None:
-        exported = partial(export, to=to, options=options, progress=told_by(progress))
+        exported = partial(export, to=to, options=options, progress=reporter_of(progress))
         return _with_parts(tape, module, parts, drive, exported)
     bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     session = Session.of(tape, module, bounds)
     _reject_scripted(session.module)
     session.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
     session.probing.seconds = options.attempt_seconds or session.probing.seconds
-    session.budget = Budget(options.max_seconds, told_by(progress))
+    session.budget = Budget(options.max_seconds, reporter_of(progress))
     exporter = Exporter(session, seconds=options.attempt_seconds)
     if to == "onnx":
         exporter.convert = partial(_conversion(), options=options.exporter)

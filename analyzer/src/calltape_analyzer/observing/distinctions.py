@@ -16,7 +16,7 @@ from calltape_analyzer.observing.groups import Group, SortedCall, shown_constant
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.pytree.nodes import named_children
 from calltape_analyzer.pytree.placeholder import withheld_words
-from calltape_analyzer.text import counted, named
+from calltape_analyzer.text import counted, joined
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -180,7 +180,7 @@ def _other_arguments(group: Group, placed: SortedCall) -> str | None:
 
 
 def _are(names: Sequence[str]) -> str:
-    return f"{named(names, _MAX_LISTED)} {'is' if len(names) == 1 else 'are'}"
+    return f"{joined(names, _MAX_LISTED)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _other_memory(group: Group, placed: SortedCall) -> str:

@@ -4,10 +4,10 @@ Shapes alone cannot divide the calls of a group over several programs: they have
 same constants, dtypes and ranks, and the same arguments are one object, or share memory (rule 2 of
 docs/decisions/export-strategies.md).
 
-A group is divided further by texts and floats that are switches: a few values, such as
-``mode="mean"``, come back again and again. A prompt, a file name or a temperature that is drawn
-anew for each call is none (docs/decisions/variants-and-shapes.md has the rule). Memory follows the
-number of distinct sizes.
+Texts and floats that are switches divide a group further: they have a few values that recur, such
+as ``mode="mean"``. A prompt, a file name, or a temperature that is drawn for each call is not a
+switch (docs/decisions/variants-and-shapes.md has the rule). The memory that this takes depends on
+the number of distinct sizes, not of calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "SortedCall",
     "TensorFacts",
     "looks_like_name",
-    "may_select",
+    "may_be_switch",
     "shown_constant",
     "switches_of",
     "typed_constant",
@@ -295,10 +295,10 @@ def _may_switch(typed: tuple[str, str] | None) -> bool:
     if len(text) > 4 * _MAX_TEXT + 3:
         return False
     value = literal_eval(text)
-    return may_select(value.decode("latin-1") if isinstance(value, bytes) else value)
+    return may_be_switch(value.decode("latin-1") if isinstance(value, bytes) else value)
 
 
-def may_select(text: str) -> bool:
+def may_be_switch(text: str) -> bool:
     """Whether a text can be a switch: it is short and printable, and has no white space."""
     return len(text) <= _MAX_TEXT and text.isprintable() and not re.search(r"\s", text)
 

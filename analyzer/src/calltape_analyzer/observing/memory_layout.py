@@ -1,8 +1,8 @@
 """How the tensors of a call lie in memory: the names of layouts, and which tensors share memory.
 
-A layout has a name that people know (contiguous, channels last, with gaps); tensors of one name may
-have different sizes. Axes of size 1 say nothing of a layout, and neither does a tensor without
-elements. Arguments may also be one object, or share memory: a model may ask, or write to one and
+The names are those that people use (contiguous, channels last, with gaps), and do not depend on
+sizes. An axis of size 1 says nothing about a layout, and neither does a tensor without elements.
+Two arguments may be the same object, or share memory; a model may check this, or write to one and
 read the other.
 """
 

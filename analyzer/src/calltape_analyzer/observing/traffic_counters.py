@@ -387,7 +387,7 @@ def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCoun
         for alike in places_of(parts):
             first = None
             for segment in alike:
-                if segment.elsewhere:
+                if segment.is_survey:
                     _count(segment, counted, damage)
                     if segment.coverage.at_least or _is_part(segment):
                         missing.add(segment.path)

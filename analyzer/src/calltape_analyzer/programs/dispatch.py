@@ -25,7 +25,7 @@ from calltape_analyzer.programs.rejections import (
 )
 from calltape_analyzer.pytree.description import has_module_keys
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
-from calltape_analyzer.text import named
+from calltape_analyzer.text import joined
 
 __all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve", "taking_values"]
 
@@ -182,16 +182,16 @@ def _advice(
     if any(map(has_module_keys, call.layout.nodes.values())):
         return "call them in programs.installed(model): the keys of a dict are modules of it"
     if foreign := _unknown_to(call):
-        return f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
+        return f"see whether it is the same model: the exported one takes no {joined(foreign, 3)}"
     if passed := call.layout.left_out:
-        return f"call it without {named(passed, 3)}, or export with what {LEFT_OUT} left out"
+        return f"call it without {joined(passed, 3)}, or export with what {LEFT_OUT} left out"
     if origin != "caller":
         return _RECORDED[origin]
     if any(one.knows_and_rejects(call) for one in every):
         return f"calls of these sizes were recorded, and none of the programs takes them; {_TRIED}"
     more = "record calls like this one as well, and export again"
     if missing:
-        names = named([repr(name) for name in missing], 3)
+        names = joined([repr(name) for name in missing], 3)
         return f"if it is a call of {names}, {_TRIED}; if it is of none, {more}"
     return more
 

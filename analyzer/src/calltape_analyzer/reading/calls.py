@@ -133,17 +133,17 @@ class Calls(Sequence[Call]):
             yield from segment.seen_inputs()
 
     @property
-    def are_single(self) -> bool:
+    def has_single_calls(self) -> bool:
         """Whether each call can be looked at. Of a survey, only calls with equal inputs are there,
         together."""
-        return not any(segment.elsewhere for segment in self._segments)
+        return not any(segment.is_survey for segment in self._segments)
 
     def inputs_seen(self) -> Iterator[tuple[Tree, int, CallRef]]:
         """The inputs of each call that returned, the number 1, and the call. If no single call is
         at hand, equal inputs come together, with the ranges of all calls that have them, the number
         of these, and the first one.
         """
-        if not self.are_single:
+        if not self.has_single_calls:
             for seen in self.by_inputs():
                 if not seen.raised:
                     yield seen.inputs, seen.calls, seen.first
@@ -490,7 +490,7 @@ class RecordedCalls(Shown):
                     if error.kind != "usage":
                         raise
         if not found:
-            raise no_call(str(wanted[0])) if self._calls.are_single else no_single_call()
+            raise no_call(str(wanted[0])) if self._calls.has_single_calls else no_single_call()
         if len(found) > 1:
             named = some_of([f"{call.address} ({call.path})" for call in found], _MAX_NAMED)
             reason = f"call {wanted[0]} is in several recordings: {named}"
@@ -505,7 +505,7 @@ class RecordedCalls(Shown):
         Returns:
             All damage that is known now; empty for a clean tape.
         """
-        if self._calls.are_single:
+        if self._calls.has_single_calls:
             for _ in whole_calls(self._calls, entries=True):
                 pass
         for segment in self._segments:

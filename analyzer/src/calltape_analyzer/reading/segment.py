@@ -135,7 +135,7 @@ class Segment:
         return self._end if self._found is None and self._order is None else None
 
     @property
-    def elsewhere(self) -> bool:
+    def is_survey(self) -> bool:
         """Whether this is a survey: its calls are on other tapes."""
         return self._end is not None and bool(self._end.elsewhere)
 
@@ -143,7 +143,7 @@ class Segment:
     def sources(self) -> tuple[Source, ...]:
         """The recordings of its calls."""
         steps = self.manifest.history or ()
-        if self.elsewhere and steps and steps[-1].sources:
+        if self.is_survey and steps and steps[-1].sources:
             return tuple(steps[-1].sources)
         return (Source(tape=self.manifest.tape, parts=((self.part, self.part),)),)
 
@@ -158,7 +158,7 @@ class Segment:
 
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
-        if not self.elsewhere:
+        if not self.is_survey:
             return CallRef(self.manifest.tape, number, (self.recording_began_ns, 0))
         behind = bisect_right(self._firsts, number, key=itemgetter(0))
         first, tape = self._firsts[behind - 1] if behind else (0, self.manifest.tape)
@@ -193,7 +193,7 @@ class Segment:
         Raises:
             TapeError: it is another file by now, or cannot be read; ``usage`` for a survey.
         """
-        if self.elsewhere:
+        if self.is_survey:
             raise no_single_call()
         return self._scan_once() if self._found is None else self._found
 
@@ -447,12 +447,12 @@ class Segment:
             return None
         if self._rows is None:
             assert self._table is not None
-            tell = self._tell if self.elsewhere else None
+            tell = self._tell if self.is_survey else None
             try:
                 self._rows = inputs_in(self._table, self.ref, self._wide, tell)
             except TapeError as error:
                 broken = stale_table(error.reason)
-                if self.elsewhere:
+                if self.is_survey:
                     self._tell(broken)
                     self._rows = []
                 else:
@@ -500,8 +500,8 @@ class Segment:
                 kind.expect_sound()
         except TapeError as error:
             self._tell(stale_table(error.reason))
-            self._table = InputsTable() if self.elsewhere else None
-        if not self.elsewhere:
+            self._table = InputsTable() if self.is_survey else None
+        if not self.is_survey:
             self._all_ranges()
         else:  # it has no calls, but may have members
             for found in self.reader.scan().damage:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.observing.groups import looks_like_name, may_select
+from calltape_analyzer.observing.groups import looks_like_name, may_be_switch
 from calltape_analyzer.redacting.policy import SHAPES_ONLY
 
 __all__ = ["Ordinals", "is_ordinal"]
@@ -45,13 +45,13 @@ class Ordinals:
         """A text of the same kind: a name, a word, or prose."""
         if not value or value in self._code:
             return value
-        is_word = may_select(value)
+        is_word = may_be_switch(value)
         form = "text{}" if looks_like_name(value) else "~{}" if is_word else "text {}"
         return self._ordinal(form, value)
 
     def data(self, value: bytes) -> bytes:
         """Bytes of the same kind."""
-        form = "~{}" if may_select(value.decode("latin-1")) else "text {}"
+        form = "~{}" if may_be_switch(value.decode("latin-1")) else "text {}"
         return self._ordinal(form, value).encode() if value else value
 
     def key(self, value: Any) -> str:

@@ -56,7 +56,7 @@ class FileSurvey:
         manifest: of the file, until it counts.
         recording, part: the id of its recording, and its number among the files of that.
         sources: the recordings of its calls.
-        sealed, elsewhere: whether it has an end, and whether it is a survey.
+        sealed, is_survey: whether it has an end, and whether it is a survey.
         is_ahead: whether its only call was under way.
         coverage: of its calls.
         continues, closed_ns, next_call, deleted: as those of a
@@ -78,7 +78,7 @@ class FileSurvey:
     part: int
     sources: tuple[Source, ...]
     sealed: bool
-    elsewhere: bool
+    is_survey: bool
     is_ahead: bool
     coverage: Coverage
     continues: bool
@@ -106,7 +106,7 @@ class FileSurvey:
     @property
     def last(self) -> int:
         """The highest number of a call; -1 without calls."""
-        if not self.elsewhere:
+        if not self.is_survey:
             return -1 if self.extent is None else self.extent[1]
         return max((row.last for row in self.table.rows.values()), default=-1)
 
@@ -140,7 +140,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
     segment = Segment(path, Damage())
     add_allowance(segment.disk_bytes)
     try:
-        if scan and not segment.elsewhere:
+        if scan and not segment.is_survey:
             segment.drop_unsound()
         table = _table_of(segment)
         if table is None or segment.damaged:
@@ -158,7 +158,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
             part=segment.part,
             sources=segment.sources,
             sealed=end is not None,
-            elsewhere=segment.elsewhere,
+            is_survey=segment.is_survey,
             is_ahead=segment.is_ahead,
             coverage=_with_kept(segment.coverage, totals.kept),
             continues=segment.continues,
@@ -202,7 +202,7 @@ def _table_of(segment: Segment) -> InputsTable | None:
         for kind in table.kinds.values():
             CountedGroup.of(kind)
     except TapeError as error:
-        if segment.elsewhere:
+        if segment.is_survey:
             raise
         segment.damage.add(error.at(path=segment.path))
         return None
@@ -280,7 +280,7 @@ class TargetSurvey:
     @property
     def records(self) -> int:
         """How many calls have a record in one of the files; calls in surveys have none."""
-        return sum(len(one) for one in self._files if not one.elsewhere)
+        return sum(len(one) for one in self._files if not one.is_survey)
 
     @property
     def records_read(self) -> int:
@@ -312,7 +312,7 @@ class TargetSurvey:
         Raises:
             UsageError, TapeError: as :meth:`finish`.
         """
-        is_made = one.manifest.history is not None and not one.elsewhere
+        is_made = one.manifest.history is not None and not one.is_survey
         if one.sealed and one.manifest.rank is None and not is_made:
             self._count(one)
         else:
@@ -385,7 +385,7 @@ class TargetSurvey:
             return
         for source in one.sources:
             before = self._sources.get(source.tape)
-            has_survey = one.elsewhere or source.tape in self._in_surveys
+            has_survey = one.is_survey or source.tape in self._in_surveys
             if before is not None and has_survey and before.shares(source.tape, source.parts):
                 raise UsageError(
                     f"{one.path} and another survey or tape have calls of recording "
@@ -400,7 +400,7 @@ class TargetSurvey:
         self._known[key] = one
         self.damage += one.damage
         self._files.append(one)
-        if not one.elsewhere and one.manifest.history:
+        if not one.is_survey and one.manifest.history:
             read = {source.tape for step in one.manifest.history for source in step.sources}
             self._made.append((one.path, read - {one.recording}))
         for source in one.sources:
@@ -448,7 +448,7 @@ class TargetSurvey:
 
     def _note(self, source: Source, first: int, one: FileSurvey) -> None:
         """Notes a recording, or more files of it."""
-        if one.elsewhere:
+        if one.is_survey:
             self._in_surveys.add(source.tape)
             new = source.model_copy(update={"first": first})
         else:

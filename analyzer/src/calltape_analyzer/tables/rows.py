@@ -49,13 +49,13 @@ class SizeColumn(NamedTuple):
         name: unique in the table, also if case does not count; printable, without double quotes,
             and at most 200 characters long.
         kind: ``symbol``, ``axis`` or ``int``.
-        told: the name on the tape, at most 1,000 characters of it.
+        label: the name on the tape, at most 1,000 characters of it.
         variants: the public names of some variants that have it.
     """
 
     name: str
     kind: str
-    told: str
+    label: str
     variants: str
 
 
@@ -114,13 +114,13 @@ class SizeColumns:
         self.columns: list[SizeColumn] = []
         places: list[list[tuple[int, Column]]] = [[] for _ in variants]
         for index, ((kind, name), where) in enumerate(every[:MOST_COLUMNS]):
-            told = some_of(
+            label = some_of(
                 [printable(variants[at].public_name[:_MOST_NAME]) for at, _ in where],
                 _MOST_VARIANTS_NAMED,
             )
             made = _column_name(name, names)
             documented = printable(name[:_MOST_DOCUMENTED])
-            self.columns.append(SizeColumn(made, kind, documented, told))
+            self.columns.append(SizeColumn(made, kind, documented, label))
             for at, column in where:
                 places[at].append((index, column))
         self._known: dict[object, list[_Known]] = {}
@@ -233,7 +233,7 @@ def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordB
                 (
                     one.name,
                     pa.int64(),
-                    f"{_KINDS[one.kind]} {one.told} in variants that have it ({one.variants}); "
+                    f"{_KINDS[one.kind]} {one.label} in variants that have it ({one.variants}); "
                     "null in others.",
                 )
                 for one in sizes.columns
@@ -407,7 +407,9 @@ def _schema_of(fields: Iterable[tuple[str, Any, str]], facts: Mapping[str, str])
         fields: name, type and meaning of each column.
         facts: of the whole table; they stand in its metadata, with ``calltape.`` before each name.
     """
-    made = [pa.field(name, kind, metadata={"description": told}) for name, kind, told in fields]
+    made = [
+        pa.field(name, kind, metadata={"description": meaning}) for name, kind, meaning in fields
+    ]
     whole = {f"calltape.{name}": value for name, value in {"version": __version__, **facts}.items()}
     return pa.schema(made, metadata=whole)
 

@@ -1,15 +1,15 @@
-"""Variants that are made of those of a tape, for an export to try: several as one, one with fewer
-relations, and a part of one.
+"""Variants made from the variants of a tape, for an export to try: several merged into one, one
+with fewer relations, and a part of one.
 
-A prefill is a decode step with nothing cached: calls without a cache get a cache of length zero
-(rule 6 of docs/decisions/export-strategies.md). Shapes cannot tell whether one program may serve
-both: for some models the merged program exports cleanly and returns other values. So an export
-keeps a merge only if a replay of every recorded call proves it
-(:mod:`calltape_analyzer.exporting.exporter`). Who asks a tape for the shapes of one program gets
-what the calls show.
+A prefill is a decode step with nothing cached, so calls without a cache get a cache of length zero
+(rule 6 of docs/decisions/export-strategies.md). Shapes cannot tell whether one program can serve
+both: for some models, the merged program exports cleanly and returns different values. An export
+therefore keeps a merge only if a replay of every recorded call proves it
+(:mod:`calltape_analyzer.exporting.exporter`). If you ask a tape for the shapes of a single program,
+you get what the calls show.
 
-Any two points lie on a line. So equal sizes, and relations that too few calls suggest, are symbols
-of their own in a looser variant.
+Any two points lie on a line. A looser variant therefore has separate symbols for sizes that were
+equal, or followed from each other, in too few calls.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""How variants are derived from observations: which columns are dynamic, and which are one symbol.
+"""Derives variants from observations: which columns are dynamic, and which share a symbol.
 
-Takes groups of calls, and divides each by its sizes and ints into parts that one program can
-serve. Three rules do that, two of docs/decisions/export-strategies.md. A tensor of which several
-axes are 0 at once, one of them with one size everywhere else, stands for "nothing yet":
-``zeros(0, 0, 0, 0)`` says nothing of the sizes of a cache, and such calls are apart. An axis that
-is 1 in some calls and n in others is broadcasting, unless a sum explains it (rule 9). A
-sliding-window cache needs another program once its window is full, because its token counter then
-no longer follows from its tensors (rule 7).
+Takes groups of calls, and splits each by its sizes and ints into parts that one program can serve.
+Three rules do that (docs/decisions/export-strategies.md has two of them):
 
-Then each column of each part is decided: it is dynamic if it varied, also in another variant
-(rule 5). A *pool* is the same dimension over all variants, known by its argument, path, rank and
-axis. Returns :class:`VariantFacts` with their symbols.
+- A tensor with several axes that are 0 in the same calls, one of which has a single size in all
+  other calls, stands for "nothing yet": ``zeros(0, 0, 0, 0)`` says nothing about the sizes of a
+  cache. Such calls are split off.
+- An axis that is 1 in some calls and n in others is broadcast, unless a sum explains it (rule 9).
+- A sliding-window cache needs another program once its window is full, because its token counter
+  no longer follows from its tensors (rule 7).
+
+Then a decision is made for each column of each part: it is dynamic if it varied in this variant or
+in another one (rule 5). A *pool* is the same dimension in all variants, identified by argument,
+path, rank and axis. Returns :class:`VariantFacts` with their symbols.
 """
 
 from __future__ import annotations

@@ -521,15 +521,20 @@ class VariantTable:
             notes=(*_layout_notes(found), *(("warning", text) for text in found.warnings())),
         )
 
+    @property
+    def tables(self) -> list[tuple[Row, tuple[Row, ...]]]:
+        """The head and the rows of each table that has any."""
+        both = (ARGUMENTS, self.arguments), (SYMBOLS, self.symbols)
+        return [(head, rows) for head, rows in both if rows]
+
     def lines(self, width: int | None) -> Iterator[str]:
         """The text that ``calltape variants`` prints, for a terminal of this width."""
         yield from fitted(f"{self.name}: {self.calls}", width)
         for name, text in self.facts:
             yield from fitted(f"{name} {text}", width)
-        for head, rows in ((ARGUMENTS, self.arguments), (SYMBOLS, self.symbols)):
-            if rows:
-                for lines in table_lines(head, rows, width):
-                    yield from lines
+        for head, rows in self.tables:
+            for lines in table_lines(head, rows, width):
+                yield from lines
         for name, text in self.notes:
             yield from fitted(f"{name}: {text}", width)
 
@@ -551,11 +556,7 @@ class VariantTable:
             "name": self.name,
             "calls": self.calls,
             "facts": self.facts,
-            "tables": [
-                {"head": head, "rows": rows}
-                for head, rows in ((ARGUMENTS, self.arguments), (SYMBOLS, self.symbols))
-                if rows
-            ],
+            "tables": [{"head": head, "rows": rows} for head, rows in self.tables],
             "notes": self.notes,
         }
 

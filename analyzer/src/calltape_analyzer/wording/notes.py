@@ -6,7 +6,7 @@ from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import OtherNote
 from calltape_analyzer.programs import notes
 from calltape_analyzer.reading.selection import outside_words
-from calltape_analyzer.text import counted, named, some_of, variant_names
+from calltape_analyzer.text import counted, joined, some_of, variant_names
 from calltape_schema.remedies import Remedy
 
 __all__ = ["WORDS", "drawing", "keeping", "probe_option", "shown_state"]
@@ -29,7 +29,7 @@ def shown_state(names: tuple[str, ...]) -> str:
 
 def drawing(generators: tuple[str, ...]) -> str:
     """That a model draws random numbers, and with which generators."""
-    owners = named(["Python's random" if one == "random" else one for one in generators], 4)
+    owners = joined(["Python's random" if one == "random" else one for one in generators], 4)
     return f"the model draws random numbers with {owners}"
 
 
@@ -83,7 +83,7 @@ def _unwritten(note: notes.Unwritten) -> str:
 def _shared_memory(note: notes.SharedMemory) -> str:
     share, copies = ("shares", "a copy") if len(note.outputs) == 1 else ("share", "copies")
     return (
-        f"the model's {named(note.outputs, _MAX_SHOWN)} {share} memory with {note.name}; the "
+        f"the model's {joined(note.outputs, _MAX_SHOWN)} {share} memory with {note.name}; the "
         f"program may return {copies}, so that later writes to {note.name} do not show there"
     )
 
@@ -180,7 +180,7 @@ def _other_model(note: notes.OtherModel) -> str:
         reasons.append(outside_words(note.outside))
     if note.asked:
         reasons.append(
-            f"its code asks for {named(note.asked, 5)}, and may have got another answer in the "
+            f"its code asks for {joined(note.asked, 5)}, and may have got another answer in the "
             "recording"
         )
     return "; ".join(reasons)
@@ -231,7 +231,7 @@ WORDS = {
         f"{note.tried} of {note.values} recorded values were tried"
     ),
     notes.UnreadInputs: lambda note: (
-        f"nothing of it depends on the values of {named(note.names, _MAX_SHOWN)}"
+        f"nothing of it depends on the values of {joined(note.names, _MAX_SHOWN)}"
     ),
     notes.EmptyAgrees: "if nothing is found it goes on where the model stops early: with what "
     "values select made empty, it returned what the model returned",
@@ -252,7 +252,7 @@ WORDS = {
     notes.OwnTensor: "the model returns something else if {place} is its own {own}, or a part of "
     "it: such calls are refused where the model is, and no tape tells them from others",
     notes.SeveralLayouts: lambda note: (
-        f"calls have {named(note.names, 5)} in several layouts in memory: these programs take all "
+        f"calls have {joined(note.names, 5)} in several layouts in memory: these programs take all "
         "of them, and a package of AOTInductor only that of its example"
     ),
     notes.AskedModes: lambda note: (
@@ -260,15 +260,15 @@ WORDS = {
         "something else: calls with and without it have programs of their own"
     ),
     notes.KeyOrders: lambda note: (
-        f"the model reads the order of the keys of {named(note.names, 5)}: a program takes the "
+        f"the model reads the order of the keys of {joined(note.names, 5)}: a program takes the "
         "order that it was traced with"
     ),
     notes.StridesRead: lambda note: (
-        f"the model reads the strides of {named(note.names, 5)}: a program takes the layout in "
+        f"the model reads the strides of {joined(note.names, 5)}: a program takes the layout in "
         "memory that it was traced with"
     ),
     notes.AskedFacts: lambda note: (
-        f"the model's code asks for {named(note.asked, 5)}: a program does not get this from its "
+        f"the model's code asks for {joined(note.asked, 5)}: a program does not get this from its "
         "arguments, and calltape did not test whether results depend on it"
     ),
     notes.NotAsked: lambda note: f"{note.variant}: {_QUESTIONS[note.question]}: {note.why}",

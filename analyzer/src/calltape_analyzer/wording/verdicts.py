@@ -14,7 +14,7 @@ from calltape_analyzer.programs.variant_verdicts import Scope, VariantVerdict
 from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
-from calltape_analyzer.text import counted, listed, named, printable, some_of
+from calltape_analyzer.text import counted, joined, listed, printable, some_of
 from calltape_analyzer.wording.notes import drawing
 
 __all__ = ["WORDS", "last_lines"]
@@ -72,7 +72,7 @@ def _have(count: int) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return printable(named(names, _MAX_NAMED))
+    return printable(joined(names, _MAX_NAMED))
 
 
 _MAX_PARTS = 3
