@@ -179,9 +179,11 @@ def test_files_that_follow_each_other_are_not_compared(
 ) -> None:
     """200 files of a million calls: only where numbers meet are there sets of them."""
     compared: list[int] = []
-    twice = duplicates.twice
+    find = duplicates.repeated_numbers
     monkeypatch.setattr(
-        duplicates, "twice", lambda files: compared.append(len(files)) or twice(files)
+        duplicates,
+        "repeated_numbers",
+        lambda files: compared.append(len(files)) or find(files),
     )
     for part in range(4):
         segment = Place(number=part, first_call=5 * part)

@@ -188,7 +188,7 @@ class SizeTable:
 
     Rows are numbered in the order of their first call. Tables of two tapes add up, in any order, to
     the table of both. The columns of a table are those of its rows
-    (:meth:`~calltape_analyzer.observing.layout.ArgumentLayout.columns`).
+    (:attr:`SizeRow.columns`).
     """
 
     def __init__(self) -> None:
