@@ -66,8 +66,8 @@ FAULTS = (
     Fault(
         "recorder-swallows-an-interrupt",
         f"{_RECORDER}handler.py",
-        "                    raise\n                self.fault(error)\n                call.",
-        "                    return\n                self.fault(error)\n                call.",
+        "                    pipeline.drop(call, reason)\n                    raise\n",
+        "                    pipeline.drop(call, reason)\n                    return\n",
         "Ctrl-C during a recorded call does not reach the application.",
         ("recorder/test_interrupts.py",),
     ),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.listener import Attachment
@@ -21,7 +22,7 @@ __all__ = ["recording"]
 def recording(model: Any, path: Path, **given: Any) -> Iterator[Pipeline]:
     """Records the calls of a model, as ``record`` does; closes the tape at the end."""
     options = check_options(given)
-    pipeline = Pipeline(options, str(path), False, lambda _: None, lambda: None)
+    pipeline = Pipeline(options, str(path), False, ModuleNames(), lambda _: None, lambda: None)
     handler = CallHandler(pipeline, lambda: None, outputs=options.outputs)
     attachment: Attachment
     if options.via == "method":

@@ -37,6 +37,7 @@ class TimeLimitError(Exception):
 
 
 X = torch.ones(3)
+READ_FACTS = "calltape_recorder.snapshot.snapshots.read_facts"
 HERE = str(Path(calltape_recorder.__file__).parent)
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -110,9 +111,9 @@ def test_an_interrupt_at_any_line_leaks_nothing(
             assert parts.writer.flush(None)
             after = parts.stats("recording")
             assert after.dropped.get("internal", 0) == stats.dropped.get("internal", 0)
-            parts.earlier_copies.clear()
+            parts.snapshots.earlier.clear()
             parts.buffers.clear()
-            assert parts.ledger.held == parts.buffers.nbytes == 0
+            assert parts.ledger.shared_bytes == parts.buffers.nbytes == 0
         final, tape = parts.stats("closed"), read(tmp_path / "t.tape")
         assert final.queued == 0
         assert adds_up(final)
@@ -303,7 +304,7 @@ def test_an_exception_that_another_thread_sends_is_logged_and_the_call_goes_on(
     """It cannot be told from a fault of the recorder, as docs/production.md says."""
     model = Identity()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.handler.look_at", sends(TimeLimitError))
+        monkeypatch.setattr(READ_FACTS, sends(TimeLimitError))
         assert model(X) is X
         monkeypatch.undo()
     assert recorder.stats().dropped == {"internal": 1}
@@ -315,7 +316,7 @@ def test_an_interrupt_that_another_thread_sends_reaches_the_host(
 ) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.handler.look_at", sends(KeyboardInterrupt))
+        monkeypatch.setattr(READ_FACTS, sends(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             model(X)
         monkeypatch.undo()

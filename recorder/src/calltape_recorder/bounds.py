@@ -65,13 +65,12 @@ MAX_RANGE_BYTES = 1024 * 1024
 
 # What is remembered of earlier calls.
 
-MAX_REMEMBERED_PARTS = 128 * 1024
-"""Tensors, or nodes, of all that is remembered in one place: some tens of megabytes."""
+MAX_CACHED_WEIGHT = 128 * 1024
+"""Tensors, or nodes, of all entries of one cache: some tens of megabytes."""
 MAX_STRUCTURES = 1024
 """Structures that are known again: a model has dozens, a host that makes keys any number."""
-MAX_KNOWN_CALLS = 1024
-"""Structures with their dtypes and shapes, of sides that are known as a whole: the steps of a
-generation have as many lengths."""
+MAX_CACHED_SIDES = 1024
+"""Structures with their dtypes and shapes: the steps of a generation have as many lengths."""
 MAX_FACTS = 1024
 """Facts of plain tensors (dtype, device) that are shared by all that are like them."""
 MAX_SHAPES = 4096
@@ -132,10 +131,10 @@ MAX_CHARGE_NS = 100_000_000
 it took longer, the process was stopped meanwhile, and calls would not be recorded for hours."""
 MAX_WAITING_CALLS = 512
 """Distinct structures and sizes that count calls, until they are added to the table."""
-MAX_WAITING_PARTS = 200_000
-"""Dtypes and shapes of those that are forgotten and not in the table yet. From half of it on they
-are added to the table; if the writer is late, more are not told apart."""
-MAX_TOLD_STRUCTURES = 4096
+MAX_WAITING_WEIGHT = 200_000
+"""Dtypes and shapes of those that are evicted and not in the table yet. From half of it on they are
+added to the table; if the writer is late, more are not told apart."""
+MAX_NAMEABLE_STRUCTURES = 4096
 """Structures that the table may name although values are withheld."""
 
 # The queue, the files, and waits.
@@ -188,23 +187,22 @@ MAX_NAMED_PATTERNS = 10
 MAX_CONTROL_BYTES = 64 * 1024
 """A control file: it is read once a second."""
 
-# What is remembered of earlier calls, within bounds of number and of memory. A host may make calls
-# of thousands of tensors whose structure never comes again: what is remembered of each then takes a
-# megabyte.
+# An application may make calls of thousands of tensors whose structure never comes again. What is
+# remembered of each then takes a megabyte: so entries have a weight.
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Remembered(Generic[K, V]):
-    """Values by key. The oldest are forgotten first. Only one thread at a time may change it; any
-    thread may ask it.
+class BoundedDict(Generic[K, V]):
+    """Values by key. The oldest are evicted first. Only one thread at a time may change it; any
+    thread may read it.
 
     Args:
-        most: how many there may be.
-        parts: how many parts a key and its value have. What has more than all may have together
-            is not remembered.
-        forgotten: is called with each value that is forgotten, or not remembered.
+        max_entries: how many there may be.
+        weigher: the weight of a key and its value. All together have at most
+            :data:`MAX_CACHED_WEIGHT`, and what is heavier by itself is not kept.
+        on_evict: is called with each value that is evicted, or not kept.
 
     Attributes:
         get: the value of a key, or None.
@@ -212,34 +210,36 @@ class Remembered(Generic[K, V]):
     """
 
     def __init__(
-        self, most: int, parts: Callable[[K, V], int],
-        forgotten: Callable[[V], object] = lambda _: None,
+        self, max_entries: int, weigher: Callable[[K, V], int],
+        on_evict: Callable[[V], object] = lambda _: None,
     ) -> None:  # fmt: skip
-        self._known: dict[K, V] = {}
-        self._most = most
-        self._parts_of = parts
-        self._parts = 0
-        self._forgotten = forgotten
-        self.get: Callable[[K], V | None] = self._known.get
-        self.values: Callable[[], Iterable[V]] = self._known.values
+        self._entries: dict[K, V] = {}
+        self._max_entries = max_entries
+        self._weigher = weigher
+        self._weight = 0
+        self._on_evict = on_evict
+        self.get: Callable[[K], V | None] = self._entries.get
+        self.values: Callable[[], Iterable[V]] = self._entries.values
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
     def keep(self, key: K, value: V) -> None:
-        """Remembers a value, in the place of the one that the key had."""
-        known, parts = self._known, self._parts_of(key, value)
-        if key in known:
-            self._forget(key)
-        if parts > MAX_REMEMBERED_PARTS:
-            self._forgotten(value)
+        """Keeps a value, in the place of the one that the key had."""
+        entries, weight = self._entries, self._weigher(key, value)
+        if key in entries:
+            self._evict(key)
+        if weight > MAX_CACHED_WEIGHT:
+            self._on_evict(value)
             return
-        while known and (len(known) >= self._most or self._parts + parts > MAX_REMEMBERED_PARTS):
-            self._forget(next(iter(known)))
-        known[key] = value
-        self._parts += parts
+        while entries and (
+            len(entries) >= self._max_entries or self._weight + weight > MAX_CACHED_WEIGHT
+        ):
+            self._evict(next(iter(entries)))
+        entries[key] = value
+        self._weight += weight
 
-    def _forget(self, key: K) -> None:
-        value = self._known.pop(key)
-        self._parts -= self._parts_of(key, value)
-        self._forgotten(value)
+    def _evict(self, key: K) -> None:
+        value = self._entries.pop(key)
+        self._weight -= self._weigher(key, value)
+        self._on_evict(value)

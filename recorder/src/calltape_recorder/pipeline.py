@@ -18,7 +18,7 @@ from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
-from calltape_recorder.keep.admission import Admission, Answer, HeldCalls
+from calltape_recorder.keep.admission import Admission, Answer, FlightCalls
 from calltape_recorder.keep.ledger import Ledger, State, Stats, UnkeptCounter
 from calltape_recorder.keep.policies import (
     CallView,
@@ -31,8 +31,7 @@ from calltape_recorder.options import Options
 from calltape_recorder.snapshot.call import Call, QueuedCall
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.device_copies import HostMemory
-from calltape_recorder.snapshot.earlier_copies import EarlierCopies
-from calltape_recorder.snapshot.known_calls import KnownCalls
+from calltape_recorder.snapshot.snapshots import Snapshots
 from calltape_recorder.threads import HasLock
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
@@ -56,15 +55,15 @@ class Pipeline:
         options: see :class:`~calltape_recorder.options.Options`.
         path: the path of the first file.
         overwrite: whether an existing file is replaced.
+        module_names: the names of the recorded model's parts.
         on_new: is called with every new structure.
         each_second: is called about once a second, in the writer's thread.
         others: objects with locks that ``each_second`` takes.
 
     Attributes:
         admission: decides first, from the number of a call, whether it is kept.
-        earlier_copies: tensors that a later call may have again.
-        known_calls: what is known of sides whose structure, dtypes and shapes came before.
-        module_names: the names of the recorded model's parts.
+        snapshots: copies what calls get and return.
+        unkept: counts the inputs of calls that are not on the tape.
         hand_over: takes a call that ended.
         withholds: whether values are withheld.
         notices: what people are told.
@@ -78,6 +77,7 @@ class Pipeline:
         options: Options,
         path: str,
         overwrite: bool,
+        module_names: ModuleNames,
         on_new: Callable[[Structure], None],
         each_second: Callable[[], None],
         *others: HasLock,
@@ -85,7 +85,6 @@ class Pipeline:
         self.options = options
         self.tape_id = uuid.uuid4().bytes
         self.begun = False
-        self.module_names: ModuleNames | None = None
         self._is_abandoned = False
         self._overwrite = overwrite
         self._on_new = on_new
@@ -93,15 +92,17 @@ class Pipeline:
         self._deadline: float | None = None
         self._each_second_more = each_second
         flight = options.flight_recorder
-        held = 0 if flight is None else flight.bytes
-        self.ledger = Ledger(options.max_queue_bytes + held, options.max_calls, options.max_share)
-        self.buffers = HostMemory(options.max_queue_bytes + held)
-        self.earlier_copies = EarlierCopies(self.buffers, self.ledger)
-        self.known_calls = KnownCalls()
-        self.admission = Admission(self, self.ledger, self.known_calls, holds=flight is not None)
+        max_bytes = options.max_queue_bytes + (0 if flight is None else flight.bytes)
+        self.ledger = Ledger(max_bytes, options.max_calls, options.max_share)
+        self.buffers = HostMemory(max_bytes)
         self._withholding = Withholding(options.patterns)
         self.withholds = self._withholding.withholds
-        self.unkept = UnkeptCounter(self.known_calls, written_only=self.withholds)
+        self.snapshots = Snapshots(
+            self.ledger, self.buffers, Structures(on_new, self._withholding), module_names
+        )
+        cache = self.snapshots.cache
+        self.admission = Admission(self, self.ledger, cache, holds=flight is not None)
+        self.unkept = UnkeptCounter(cache, written_only=self.withholds)
         self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
             path, overwrite, options, self.ledger, self._drain, self._gone, self.notices,
@@ -109,16 +110,18 @@ class Pipeline:
         self.writer = Writer(
             self.segments, Encoder(), self.ledger,
             self.buffers, self._each_second,
-            self._unwritten, self.notices, self._written if self.withholds else None,
+            self._unwritten, self.notices, self.unkept.may_name if self.withholds else None,
         )  # fmt: skip
         self.writer.waits_with = [
-            self.ledger, self.buffers, self.known_calls, self.unkept, self.segments.budget, *others,
+            self.ledger, self.buffers, cache, self.unkept, self.segments.budget, *others,
         ]  # fmt: skip
-        self.structures = Structures(on_new, self._withholding)
-        self.held_calls: HeldCalls | None = None
+        self.flight_calls: FlightCalls | None = None
         if flight is not None:
-            self.held_calls = HeldCalls(flight, self.writer.queue.put, self._unheld)
-            self.writer.waits_with.append(self.held_calls)
+            self.flight_calls = FlightCalls(
+                flight, self.writer.queue.put,
+                lambda call: self.drop(call, DropReason.FLIGHT_RECORDER),
+            )  # fmt: skip
+            self.writer.waits_with.append(self.flight_calls)
         self.write_ahead: WriteAhead | None = None
         self._decider = options.keep.decider()
         # Without a flight recorder, write-ahead and a share, calls go to the writer directly.
@@ -126,7 +129,7 @@ class Pipeline:
         self.hand_over: Callable[[Call], None] = (
             self.writer.queue.put if is_plain else self._hand_over
         )
-        self._is_evidence_lost = False
+        self._is_novelty_lost = False
         self._is_short_of_room = False
         self._remember_seconds = REMEMBER_SECONDS
         self._remembers_until = 0.0
@@ -152,7 +155,7 @@ class Pipeline:
         for pattern in strange_patterns(options.patterns, parameters):
             self.notices.warn(f"values: no argument matches {pattern!r}")
             self._withholding.unmatched.discard(pattern)  # told once
-        self.structures = Structures(self._on_new, self._withholding)
+        self.snapshots.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=now_ns(), producer=describe_producer(), target=target,
@@ -185,31 +188,26 @@ class Pipeline:
     def decide(self, view: CallView) -> int:
         """Whether a call is kept, if the admission cannot tell. An exception of the host's
         predicate passes through; no lock is held while the predicate runs."""
-        if self._is_evidence_lost:
+        if self._is_novelty_lost:
             self._start_over()
         return settled(self._decider(view.number, view))
 
-    def evidence_lost(self) -> None:
+    def novelty_lost(self, *, made_room: bool = False) -> None:
         """Notes that a kept call will not be on the tape, or that its file is gone. Policies must
-        keep calls like it again. Takes no lock."""
-        self._is_evidence_lost = True
+        keep calls like it again. Takes no lock.
 
-    def evidence_deleted(self) -> None:
-        """Notes that a file with evidence made room for others. If the bound is too small for all
-        evidence, to gather it anew each time would delete it each time: so it is done more and more
-        seldom."""
-        self._is_evidence_lost = True
-        self._is_short_of_room = True
-
-    def _written(self, call: QueuedCall) -> None:
-        """Notes that a call is on the tape, so its structure may be told of other calls."""
-        if call.inputs is not None:
-            self.unkept.may_tell(call.inputs.structure)
+        Args:
+            made_room: whether a file with novel calls made room for others. If the bound is too
+                small for all of them, to keep them again each time would delete them each time: so
+                it is done more and more seldom.
+        """
+        self._is_novelty_lost = True
+        self._is_short_of_room = self._is_short_of_room or made_room
 
     def _unwritten(self, call: QueuedCall) -> None:
         """Notes that the writer could not write a call."""
-        if not call.held:
-            self.evidence_lost()
+        if not call.is_provisional:
+            self.novelty_lost()
         if call.inputs is not None:
             self.unkept.count_side(call.inputs)
 
@@ -219,7 +217,7 @@ class Pipeline:
             longer = min(2 * self._remember_seconds, MAX_REMEMBER_SECONDS)
             self._remember_seconds = longer if self._is_short_of_room else REMEMBER_SECONDS
             self._remembers_until = now + self._remember_seconds
-            self._is_evidence_lost = self._is_short_of_room = False
+            self._is_novelty_lost = self._is_short_of_room = False
             start_over(self._decider)
 
     def _hand_over(self, call: Call) -> None:
@@ -227,14 +225,14 @@ class Pipeline:
             self.write_ahead.done(call)
         if self.options.max_share is not None:  # the share must know what was spent at once
             self.ledger.note(call)
-        held_calls = self.held_calls
-        if held_calls is None:
+        flight_calls = self.flight_calls
+        if flight_calls is None:
             self.writer.queue.put(call)
         elif call.error is not None:
-            held_calls.dump(f"a call raised {call.error[0]}", call)
-        elif call.held:
+            flight_calls.dump(f"a call raised {call.error[0]}", call)
+        elif call.is_provisional:
             self.ledger.note(call)
-            held_calls.hold(call)
+            flight_calls.add(call)
         else:
             self.writer.queue.put(call)
 
@@ -243,8 +241,8 @@ class Pipeline:
         if call.is_accounted:
             return
         self.ledger.account((call,), reason)
-        if not call.held and reason not in (DropReason.TRACING, DropReason.UNFINISHED):
-            self.evidence_lost()
+        if not call.is_provisional and reason not in (DropReason.TRACING, DropReason.UNFINISHED):
+            self.novelty_lost()
         if call.inputs is not None:
             self.unkept.count_side(call.inputs)
         for side in (call.inputs, call.outputs):
@@ -266,8 +264,8 @@ class Pipeline:
         again."""
         path, is_sealed = self.segments.first_path, False
         try:
-            if self.held_calls is not None:
-                self.held_calls.clear()
+            if self.flight_calls is not None:
+                self.flight_calls.clear()
             is_done = self.writer.stop()
             self.ledger.close(DropReason.UNFINISHED)
             if not is_done:  # the writer hangs within a write, so it says no news
@@ -280,7 +278,7 @@ class Pipeline:
             self.notices.complain(f"the tape {path} cannot be sealed", trouble)
         self._say_the_end(is_sealed)
         self.segments.close()
-        self.earlier_copies.clear()
+        self.snapshots.earlier.clear()
         self.buffers.clear()
         if self.write_ahead is not None:
             self.write_ahead.close()
@@ -316,9 +314,6 @@ class Pipeline:
         if self.write_ahead is not None:
             self.write_ahead.abandon()
 
-    def _unheld(self, call: Call) -> None:
-        self.drop(call, DropReason.FLIGHT_RECORDER)
-
     def _drain(self) -> tuple[Coverage, InputsTable, tuple[Dump, ...]]:
         """What became of the calls since this was asked last, the counted inputs of those that are
         not on the tape, and the dumps."""
@@ -327,7 +322,7 @@ class Pipeline:
             table = self.unkept.drain()
         except Exception as error:
             self.notices.complain("the calls of a file could not be counted", error)
-        dumps = () if self.held_calls is None else self.held_calls.drain_dumps()
+        dumps = () if self.flight_calls is None else self.flight_calls.drain_dumps()
         coverage = self.ledger.drain_coverage()
         if coverage.kept + table.totals().seen > coverage.seen:
             # A thread counted the inputs of its call, and has not told yet what became of it. A
@@ -336,12 +331,12 @@ class Pipeline:
             table = InputsTable()
         return coverage, table, dumps
 
-    def _gone(self, table: InputsTable, reason: DropReason, evidence: int) -> None:
-        """Notes that a file is gone: its calls are counted in another one, and calls like those
-        that were evidence in it may be kept again."""
+    def _gone(self, table: InputsTable, reason: DropReason, novel_calls: int) -> None:
+        """Notes that a file is gone: its calls are counted in another one, and calls like its novel
+        ones may be kept again."""
         self.unkept.absorb(table)
-        if evidence:
-            self.evidence_deleted() if reason is DropReason.DELETED else self.evidence_lost()
+        if novel_calls:
+            self.novelty_lost(made_room=reason is DropReason.DELETED)
 
     def _fresh_manifest(self) -> Manifest:
         assert self._manifest is not None

@@ -225,9 +225,9 @@ class Recorder:
             How many calls were handed to the writer; 0 without a flight recorder.
         """
         pipeline = self._handler.pipeline
-        if pipeline is None or pipeline.held_calls is None:
+        if pipeline is None or pipeline.flight_calls is None:
             return 0
-        return pipeline.held_calls.dump(str(reason))
+        return pipeline.flight_calls.dump(str(reason))
 
     def dying(self, error: BaseException) -> None:
         """Dumps the calls that the flight recorder holds, because an exception ends the process."""
@@ -245,9 +245,9 @@ class Recorder:
             self._state = "forked"
 
     def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
-        made = Pipeline(self._options, path, overwrite, self._met, self._each_second, self._states)
-        made.module_names = self._names
-        return made
+        return Pipeline(
+            self._options, path, overwrite, self._names, self._met, self._each_second, self._states
+        )
 
     def _renew(self) -> Pipeline | None:
         """Makes a tape for a forked child, at its first call. None if it cannot be made."""
@@ -352,7 +352,7 @@ class Recorder:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
         lifecycle.watch(self)
-        if pipeline.held_calls is not None:
+        if pipeline.flight_calls is not None:
             lifecycle.watch_exceptions()
 
     def _close(self, error: BaseException | None) -> None:

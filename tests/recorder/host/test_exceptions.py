@@ -16,6 +16,8 @@ from tests.recorder.calls import Via, adds_up, both
 from tests.recorder.models import Add, Raises
 from tests.recorder.reading import read
 
+READ_FACTS = "calltape_recorder.snapshot.snapshots.read_facts"
+
 
 class UnprintableError(Exception):
     def __str__(self) -> str:
@@ -99,11 +101,11 @@ def test_trouble_in_the_recorder_is_counted_and_said_once(
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.handler.look_at", broken)
+        monkeypatch.setattr(READ_FACTS, broken)
         for _ in range(3):
             assert model(torch.ones(1), torch.ones(1)).item() == 2
         monkeypatch.undo()
-        monkeypatch.setattr("calltape_recorder.handler.capture_output", broken)
+        monkeypatch.setattr("calltape_recorder.snapshot.snapshots.capture_output", broken)
         model(torch.ones(1), torch.ones(1))
         monkeypatch.undo()
         recorder.flush()
@@ -124,7 +126,7 @@ def test_an_interrupt_within_the_recorder_passes_and_is_counted(
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.handler.look_at", interrupted)
+        monkeypatch.setattr(READ_FACTS, interrupted)
         with pytest.raises(KeyboardInterrupt):
             model(torch.ones(1), torch.ones(1))
         monkeypatch.undo()

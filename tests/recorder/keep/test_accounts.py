@@ -77,7 +77,7 @@ def test_idle_and_waiting_memory_are_at_most_twice_the_bound(
             for number in range(9 * 1024 // kib):
                 model(torch.full((kib * 256,), float(number)))
             assert parts.buffers.nbytes <= 9 * mib  # sizes are rounded up
-            assert parts.stats("recording").queued_bytes + parts.ledger.held <= 8 * mib
+            assert parts.stats("recording").queued_bytes + parts.ledger.shared_bytes <= 8 * mib
             gate.set()
             assert parts.writer.flush(None)
 

@@ -22,7 +22,7 @@ from calltape_recorder import Every, First, Keep, Novelty, PerSecond, PerStructu
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep import novelty, policies
 from calltape_recorder.keep.policies import (
-    EVIDENCE,
+    NOVEL,
     CallView,
     Decider,
     Verdict,
@@ -205,7 +205,7 @@ class Seldom(Keep):
 
         def keep(structure: bytes) -> int:
             kept.add(structure)
-            return EVIDENCE
+            return NOVEL
 
         def decide(number: int, view: CallView) -> Verdict:
             structure = view.structure.encoded
@@ -222,9 +222,9 @@ class Seldom(Keep):
 )  # fmt: skip
 def test_what_is_forgotten_is_kept_again(keep: Keep) -> None:
     decide, view = keep.decider(), view_of("a")
-    assert [settled(decide(n, view)) for n in range(3)] == [EVIDENCE, False, False]
+    assert [settled(decide(n, view)) for n in range(3)] == [NOVEL, False, False]
     start_over(decide)
-    assert [settled(decide(n, view)) for n in range(3)] == [EVIDENCE, False, False]
+    assert [settled(decide(n, view)) for n in range(3)] == [NOVEL, False, False]
 
 
 @pytest.mark.parametrize("around", [
@@ -249,8 +249,8 @@ def test_what_another_policy_refused_is_no_evidence(novel: Keep, around: Any) ->
             found += [settled(decide(0, view)) for view in views]
         return found
 
-    assert asked(3, [True, True]) == [EVIDENCE, False]
-    assert asked(4, [False, False, True, True]) == [False, False, EVIDENCE, False]
+    assert asked(3, [True, True]) == [NOVEL, False]
+    assert asked(4, [False, False, True, True]) == [False, False, NOVEL, False]
 
 
 @pytest.mark.parametrize("policy", [Novelty(), PerStructure(1)], ids=str)
@@ -268,17 +268,17 @@ def test_calls_that_another_policy_refuses_take_no_room(
 
     assert not any(map(asked, range(100)))
     is_open = True
-    assert [asked(n) for n in range(200, 230)] == [EVIDENCE] * 20 + [False] * 10
+    assert [asked(n) for n in range(200, 230)] == [NOVEL] * 20 + [False] * 10
 
 
 def test_what_is_kept_after_a_start_anew_is_remembered_anew() -> None:
     decide = Novelty().decider()
     sizes = [CallView(0, (), {}, Structure(b"x", (), {}), ((n,),), []) for n in (3, 4, 5)]
-    assert [settled(decide(0, view)) for view in sizes[:1]] == [EVIDENCE]
+    assert [settled(decide(0, view)) for view in sizes[:1]] == [NOVEL]
     late = decide(0, sizes[1])
     start_over(decide)
-    assert settled(late) == EVIDENCE
-    assert [settled(decide(0, view)) for view in sizes] == [EVIDENCE, EVIDENCE, False]
+    assert settled(late) == NOVEL
+    assert [settled(decide(0, view)) for view in sizes] == [NOVEL, NOVEL, False]
 
 
 @pytest.mark.parametrize(
@@ -359,9 +359,9 @@ def test_evidence_of_sizes_without_a_pattern_has_a_bound_in_bytes() -> None:
         assert tracemalloc.get_traced_memory()[0] < 32 * 2**20
     finally:
         tracemalloc.stop()
-    assert kept[:80] == [EVIDENCE] * 80
+    assert kept[:80] == [NOVEL] * 80
     assert not any(kept[100:])
-    assert settled(decide(300, of_sizes([2, 2]))) == EVIDENCE  # other kinds of leaves
+    assert settled(decide(300, of_sizes([2, 2]))) == NOVEL  # other kinds of leaves
     assert not decide(301, of_sizes([2, 3]))  # no pattern is new any more
 
 
@@ -375,7 +375,7 @@ def test_a_call_takes_a_bounded_number_of_steps_and_growth_stays_evidence() -> N
         return settled(decide(next(number), of_sizes(row)))
 
     kept = [call() for _ in range(60)]
-    assert kept == [EVIDENCE] * 41 + [False] * 19  # 41 rows of 401 numbers are 16,441
+    assert kept == [NOVEL] * 41 + [False] * 19  # 41 rows of 401 numbers are 16,441
     assert call(at=1_000_000)
     assert not call(at=1_000_001)
 

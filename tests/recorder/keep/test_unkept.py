@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep.ledger import Ledger, UnkeptCounter
-from calltape_recorder.snapshot import known_calls
-from calltape_recorder.snapshot.known_calls import KnownCalls
+from calltape_recorder.snapshot import side_cache
+from calltape_recorder.snapshot.side_cache import SideCache
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import Axis, InputsTable, Kind
@@ -110,7 +110,7 @@ def test_a_call_that_is_not_kept_is_not_copied(tmp_path: Path) -> None:
             model(x)
         assert parts.buffers.nbytes == 0  # where copies of large tensors lie
         assert parts.writer.flush(None)
-        assert parts.stats("recording").queued_bytes == parts.ledger.held == 0
+        assert parts.stats("recording").queued_bytes == parts.ledger.shared_bytes == 0
 
 
 def test_kept_calls_are_counted_by_their_inputs(tmp_path: Path) -> None:
@@ -150,18 +150,18 @@ def structure(leaves: int) -> Structure:
 def test_where_nobody_folds_memory_is_bounded_and_no_call_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(known_calls, "MAX_WAITING_PARTS", 6_000)
-    known = KnownCalls()
-    counter, one = UnkeptCounter(known), structure(1)
+    monkeypatch.setattr(side_cache, "MAX_WAITING_WEIGHT", 6_000)
+    cache = SideCache()
+    counter, one = UnkeptCounter(cache), structure(1)
     for n in range(4_000):
         counter.count(one, (torch.float32, torch.Size([n])))
-    assert known.forgotten == 1_000  # six parts each
+    assert cache.evicted == 1_000  # six parts each
     assert counter.drain().totals().seen == 4_000
     assert counter.drain().totals().seen == 0
 
 
 def test_a_table_stays_small() -> None:
-    counter = UnkeptCounter(KnownCalls())
+    counter = UnkeptCounter(SideCache())
     for leaves in range(60, 90, 2):
         one = structure(leaves)
         for n in range(40):
@@ -273,7 +273,7 @@ def test_repeats_are_counted_as_what_they_are(order: list[int], skipped: bool) -
     ):
         found = counts(Path(one), order, **options)
         assert sum(found.values()) == 3 * len(order)
-        patch.setattr(known_calls, "Guards", None)
+        patch.setattr(side_cache, "Guards", None)
         assert found == counts(Path(other), order, **options)
 
 

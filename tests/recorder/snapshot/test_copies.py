@@ -22,7 +22,7 @@ from calltape_recorder.snapshot import copies as copying
 from calltape_recorder.snapshot.buffers import Buffers, SideCopies, copy_all
 from calltape_recorder.snapshot.copies import copy_leaves, joined, pieces_of, release
 from calltape_recorder.snapshot.device_copies import HostMemory
-from calltape_recorder.snapshot.look import look_at
+from calltape_recorder.snapshot.side_facts import read_facts
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def data_of(piece: Any) -> Any:
 
 
 def copies(leaves: list[torch.Tensor], buffers: HostMemory, wanted: Any = True) -> SideCopies:
-    return copy_leaves(leaves, look_at(leaves, wanted), buffers)
+    return copy_leaves(leaves, read_facts(leaves, wanted), buffers)
 
 
 def bytes_of(side: SideCopies) -> bytes:
@@ -237,7 +237,7 @@ def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.Monke
 
 def test_a_tensor_that_was_given_other_memory_before() -> None:
     leaf = torch.randn(MIB)
-    seen = look_at([leaf], True)
+    seen = read_facts([leaf], True)
     leaf.data = torch.zeros(3)
     with pytest.raises(RuntimeError, match="other memory"):
         copy_leaves([leaf], seen, Buffers(256 * MIB))

@@ -308,7 +308,7 @@ def test_calls_that_repeat_are_recognized_and_keep_their_device(tmp_path: Path) 
         for n in range(5):
             x = torch.full((3, 2), float(n), device="cuda")
             model(x, x + 1)
-        assert parts.known_calls.call is not None
+        assert parts.snapshots.cache.latest_call is not None
     for n, call in enumerate(read(tmp_path / "t.tape").calls):
         assert bool((call.input(0) == n).all())
         assert {facts.device for facts in call.record.inputs.facts()} == {"cuda:0"}

@@ -17,7 +17,7 @@ from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import copy_leaves, release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
-from calltape_recorder.snapshot.look import look_at
+from calltape_recorder.snapshot.side_facts import read_facts
 from tests.recorder import disks
 from tests.recorder.calls import adds_up
 from tests.recorder.lines import at_each_line
@@ -256,13 +256,13 @@ def test_threads_share_what_they_return_to_each_other(tmp_path: Path) -> None:
 def test_a_thread_puts_another_tensor_in_the_place_of_the_first_part() -> None:
     """It lies at the same address and has other bytes, between two steps of the one that grew."""
     memory, grown = bytearray(36_000), torch.zeros(1, 9001, dtype=torch.int8)
-    earlier, grown_look = EarlierCopies(Buffers(2**20), Ledger(2**24)), look_at([grown], True)
+    earlier, grown_look = EarlierCopies(Buffers(2**20), Ledger(2**24)), read_facts([grown], True)
     is_there: list[bool] = []
 
     def kept(tensor: torch.Tensor) -> int:
-        look = look_at([tensor], True)
-        copies = copy_leaves([tensor], look, HostMemory(2**20))
-        return int.from_bytes(earlier.keep([tensor], look, copies, None)[:8], "little")
+        facts = read_facts([tensor], True)
+        copies = copy_leaves([tensor], facts, HostMemory(2**20))
+        return int.from_bytes(earlier.keep([tensor], facts, copies, None)[:8], "little")
 
     def run() -> None:
         earlier.clear()
@@ -285,16 +285,16 @@ def test_all_memory_comes_back() -> None:
         leaves = [torch.full((80 * KIB,), float(n % 7)), torch.rand(1 * KIB), torch.rand(40 * KIB)]
         leaves.append(leaves[0].clone())
         for _ in range(2):
-            look = look_at(leaves, True)
-            found = earlier.find(leaves, look)
-            copies = copy_leaves(leaves, look, buffers, found)
-            earlier.keep(leaves, look, copies, found)
+            facts = read_facts(leaves, True)
+            found = earlier.find(leaves, facts)
+            copies = copy_leaves(leaves, facts, buffers, found)
+            earlier.keep(leaves, facts, copies, found)
             release(copies[0], buffers)
-        assert ledger.held <= 16 << 20
+        assert ledger.shared_bytes <= 16 << 20
         assert buffers.nbytes <= 64 << 20
     earlier.clear()
     buffers.clear()
-    assert ledger.held == buffers.nbytes == 0
+    assert ledger.shared_bytes == buffers.nbytes == 0
 
 
 def test_a_buffer_has_as_many_users_as_share_it() -> None:

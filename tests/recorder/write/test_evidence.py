@@ -12,7 +12,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, pipeline, record
-from calltape_recorder.keep.policies import EVIDENCE, Keep, settled
+from calltape_recorder.keep.policies import NOVEL, Keep, settled
 from tests.recorder.models import Identity
 from tests.recorder.parts import recording
 from tests.recorder.reading import read
@@ -80,7 +80,7 @@ def test_evidence_that_is_lost_is_gathered_again_in_a_while(
     with recording(model, tmp_path / "t.tape", keep=Novelty()) as parts:
         model(x)
         for _ in range(3):
-            parts.evidence_lost()
+            parts.novelty_lost()
             model(x)
         now[0] += 100
         model(x)
@@ -96,14 +96,14 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
     monkeypatch.setattr(pipeline, "start_over", lambda decider: begins.append(now[0]))
     with recording(model, tmp_path / "a.tape", keep=Novelty(), **DELETES) as parts:
         for _ in range(200):
-            parts.evidence_deleted()
+            parts.novelty_lost(made_room=True)
             model(torch.ones(2))
             now[0] += 5
         gaps = [later - earlier for earlier, later in pairwise(begins)]
         assert gaps == sorted(gaps)
         assert len(gaps) < 8
         for step in (10_000, 10_000, 11):  # for another reason it is gathered soon
-            parts.evidence_lost()
+            parts.novelty_lost()
             now[0] += step
             model(torch.ones(2))
         assert begins[-1] - begins[-2] == 11
@@ -112,9 +112,9 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
 def test_answers_of_two_policies() -> None:
     view: Any = type("View", (), {"likeness": b"x"})
     for keep, answers in (
-        (PerStructure(1) | Every(), [EVIDENCE, True]),
-        (PerStructure(1) & Every(), [EVIDENCE, False]),
-        (Every() & PerStructure(1), [EVIDENCE, False]),
+        (PerStructure(1) | Every(), [NOVEL, True]),
+        (PerStructure(1) & Every(), [NOVEL, False]),
+        (Every() & PerStructure(1), [NOVEL, False]),
         (Every() & Every(), [True, True]),
     ):
         decide = keep.decider()

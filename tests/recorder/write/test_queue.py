@@ -120,7 +120,7 @@ def test_ids_that_are_copied_for_their_range_alone_are_not_remembered(tmp_path: 
         for number in range(40):
             model(ids + number, ids.int())
         assert parts.writer.flush(None)
-        assert parts.ledger.held == 0
+        assert parts.ledger.shared_bytes == 0
         assert parts.stats("recording").kept == 40
     tape = read(tmp_path / "t.tape")
     for number, call in enumerate(tape.calls):

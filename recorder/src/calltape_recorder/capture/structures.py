@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from calltape_recorder.bounds import MAX_STRUCTURES, Remembered
+from calltape_recorder.bounds import MAX_STRUCTURES, BoundedDict
 from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.data_parts import Core, DataKeys, End, PlacedDict, data_lists
 from calltape_recorder.capture.names import MODULE, type_name
@@ -18,7 +18,7 @@ from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import encode_structure, leaf_key
 
-_PART_BYTES = 64
+_WEIGHT_BYTES = 64
 
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
@@ -45,7 +45,7 @@ class Structure:
         check: compares leaves with the latest ones by all but their sizes; None if nobody has made
             it.
         number: of its own.
-        facts: of the leaves that were looked at last.
+        latest_facts: of its leaves in the latest call whose tensors were read.
         is_paid: whether a call that waits in the queue, or waited, has reserved memory for it.
     """
 
@@ -58,12 +58,12 @@ class Structure:
     check: Callable[..., bool] | None = None
     is_paid: bool = False
     number: int = field(default_factory=new_count().__next__)
-    facts: tuple[Any, ...] = ()
+    latest_facts: tuple[Any, ...] = ()
 
     @property
-    def parts(self) -> int:
-        """What it counts for where calls are remembered: it may be large for its leaves."""
-        return len(self.encoded) // _PART_BYTES
+    def weight(self) -> int:
+        """What it counts for in a :class:`~calltape_recorder.bounds.BoundedDict`."""
+        return len(self.encoded) // _WEIGHT_BYTES
 
     def kept(self, scalars: list[Any]) -> list[Any]:
         """What the tape gets of the scalars of a call."""
@@ -102,7 +102,7 @@ class Structures:
     def __init__(
         self, on_new: Callable[[Structure], None], withholding: Withholding | None = None
     ) -> None:
-        self._known: Remembered[tuple[Any, ...], Structure] = Remembered(
+        self._known: BoundedDict[tuple[Any, ...], Structure] = BoundedDict(
             MAX_STRUCTURES, lambda tokens, _: len(tokens)
         )
         self._on_new = on_new

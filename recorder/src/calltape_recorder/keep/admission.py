@@ -17,7 +17,7 @@ from calltape_schema.fields import now_ns
 if TYPE_CHECKING:  # these import torch, and calltape-record reads policies without it
     from calltape_recorder.keep.ledger import Ledger
     from calltape_recorder.snapshot.call import Call
-    from calltape_recorder.snapshot.known_calls import KnownCalls
+    from calltape_recorder.snapshot.side_cache import SideCache
 
 P = TypeVar("P")
 
@@ -35,44 +35,42 @@ class Admission(Generic[P]):
     Attributes:
         pipeline: takes the calls that are kept.
         ledger: numbers calls, and counts them.
-        passes_over: a list with one pair of numbers. Calls from the first number up to the second,
-            without it, are not kept.
+        gap: a list with one range of numbers, by its first number and its end: calls in it are not
+            kept.
         by_number: tells whether any other call is kept.
-        known_calls: recognizes calls that look like an earlier one.
+        side_cache: recognizes calls that look like an earlier one.
         holds: whether calls that are not kept stay in memory for a while.
     """
 
-    __slots__ = ("by_number", "holds", "known_calls", "ledger", "passes_over", "pipeline")
+    __slots__ = ("by_number", "gap", "holds", "ledger", "pipeline", "side_cache")
 
-    def __init__(
-        self, pipeline: P, ledger: Ledger, known_calls: KnownCalls, *, holds: bool
-    ) -> None:
+    def __init__(self, pipeline: P, ledger: Ledger, side_cache: SideCache, *, holds: bool) -> None:
         self.pipeline = pipeline
         self.ledger = ledger
-        self.known_calls = known_calls
+        self.side_cache = side_cache
         self.holds = holds
-        self.passes_over = [(0, 0)]
+        self.gap = [(0, 0)]
         self.by_number: Answer = None
 
     def follow(self, answer: Answer, sample: Decider | None = None) -> None:
         """From now on keeps a call if ``answer`` says so and, if there is a sample, the call is in
         it."""
         # Each sample gets a new list. A late thread writes to the old one, which nobody reads.
-        passes_over = [(0, 0)]
-        gap: Callable[[int], tuple[int, int]] | None = getattr(sample or answer, "gap", None)
+        gap = [(0, 0)]
+        gap_of: Callable[[int], tuple[int, int]] | None = getattr(sample or answer, "gap", None)
 
         def by_number(number: int, view: Any) -> int | None:
-            if gap is not None:
-                passes_over[0] = gap(number)
+            if gap_of is not None:
+                gap[0] = gap_of(number)
             if sample is not None and not sample(number, view):
                 return False
             return answer if answer is None or answer is True else answer(number, view)
 
-        self.by_number = answer if sample is None and gap is None else by_number
-        self.passes_over = passes_over
+        self.by_number = answer if sample is None and gap_of is None else by_number
+        self.gap = gap
 
 
-class HeldCalls:
+class FlightCalls:
     """The flight recorder: holds ended calls in memory, the oldest first, until something asks for
     them. Any thread may use it."""
 
@@ -87,7 +85,7 @@ class HeldCalls:
         self._bytes = 0
         self._dumps: list[Dump] = []
 
-    def hold(self, call: Call) -> None:
+    def add(self, call: Call) -> None:
         """Takes a call, and drops the oldest ones if there are too many."""
         old: list[Call] = []
         with self.lock:

@@ -15,16 +15,17 @@ from typing import Literal, TypeAlias
 
 from calltape_recorder.bounds import (
     MAX_CHARGE_NS,
-    MAX_TOLD_STRUCTURES,
+    MAX_NAMEABLE_STRUCTURES,
     MAX_WAITING_CALLS,
-    MAX_WAITING_PARTS,
+    MAX_WAITING_WEIGHT,
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.facts import Outline, with_ints
-from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.snapshot.side import Side
+from calltape_recorder.snapshot.side_cache import SideCache
+from calltape_recorder.snapshot.snapshots import CapturedSide
 from calltape_recorder.threads import Count, RLock, new_count, value_of
 from calltape_schema.drop_reasons import DropReason, Reason, lost_of, unwanted_of
 from calltape_schema.end import Coverage
@@ -209,7 +210,7 @@ class Ledger:
         self.accepted = 0
         self.kept = self.written = 0
         self.bytes = 0
-        self.held = 0  # bytes of copies that later calls may share
+        self.shared_bytes = 0  # bytes of copies that later calls may share
         self._dropped: dict[DropReason, int] = {}
         self._outputs_lost: dict[DropReason, int] = {}
         self._account: _Account = Counter()  # of the current segment
@@ -283,24 +284,24 @@ class Ledger:
         """Reserves ``nbytes`` within the bound for a call; False if not so many are left."""
         with self.lock:
             total = self.bytes + nbytes
-            if total + self.held > self.max_bytes or self._is_closed:
+            if total + self.shared_bytes > self.max_bytes or self._is_closed:
                 return False
             self.bytes, call.nbytes = total, call.nbytes + nbytes  # no interrupt comes between
             return True
 
-    def hold(self, nbytes: int) -> bool:
+    def reserve_shared(self, nbytes: int) -> bool:
         """Reserves ``nbytes`` for a copy that later calls may share; False if not so many are
         left."""
         with self.lock:
-            if self.bytes + self.held + nbytes > self.max_bytes or self._is_closed:
+            if self.bytes + self.shared_bytes + nbytes > self.max_bytes or self._is_closed:
                 return False
-            self.held += nbytes
+            self.shared_bytes += nbytes
             return True
 
-    def let_go(self, nbytes: int) -> None:
+    def free_shared(self, nbytes: int) -> None:
         """Frees what such a copy reserved."""
         with self.lock:
-            self.held -= nbytes
+            self.shared_bytes -= nbytes
 
     def spend(self, nanoseconds: int) -> None:
         """Counts what calls cost the host that are not recorded."""
@@ -442,52 +443,58 @@ class UnkeptCounter:
     """Counts calls from any thread. :meth:`fold` and :meth:`drain` are for the writer's thread.
 
     Args:
-        known: has a counter for calls of each structure and sizes.
+        cache: has a counter for calls of each structure and sizes.
         written_only: whether to name only structures that calls on the tape have. The keys of other
             structures would tell of calls that are not to be on the tape. These calls are counted
             without a structure.
     """
 
-    def __init__(self, known: KnownCalls, *, written_only: bool = False) -> None:
-        self._known = known
+    def __init__(self, cache: SideCache, *, written_only: bool = False) -> None:
+        self._cache = cache
         # Hashes: a structure may have megabytes.
-        self._may_be_told: set[int] | None = set() if written_only else None
+        self._nameable: set[int] | None = set() if written_only else None
         self.lock = RLock()
         self._other = 0
         self._table = InputsTable()
 
+    def count_captured(self, side: CapturedSide) -> None:
+        """Counts a call with these inputs, of which nothing was copied."""
+        if side.cached is not None and not side.scalars and side.structure.core is None:
+            next(side.cached.calls)
+        else:
+            self.count(side.structure, side.outline)
+
+    def count_side(self, side: Side) -> None:
+        """Counts a call whose inputs were copied, and that is not written after all."""
+        outline = (*[fact.dtype for fact in side.facts.per_leaf], *side.facts.shapes)
+        self.count(side.structure, with_ints(outline, side.structure.numbers(side.scalars)))
+
     def count(self, structure: Structure, outline: Outline) -> None:
         """Counts a call. If keys in its structure are data, it is counted without one."""
-        known = None
+        cached = None
         if structure.core is None:
-            known = self._known.of(structure, structure.counted(outline))
-        if known is not None:
-            next(known.calls)
+            cached = self._cache.of(structure, structure.counted(outline))
+        if cached is not None:
+            next(cached.calls)
             return
         with self.lock:
             self._other += 1
 
-    def count_side(self, side: Side) -> None:
-        """Counts a call whose inputs were copied, and that is not written after all."""
-        outline = (*[fact.dtype for fact in side.look.facts], *side.look.shapes)
-        self.count(side.structure, with_ints(outline, side.structure.numbers(side.scalars)))
-
-    def may_tell(self, structure: Structure) -> None:
-        """Allows to name a structure, because a call of it is on the tape."""
-        told = self._may_be_told
-        if told is not None and len(told) < MAX_TOLD_STRUCTURES:
-            told.add(hash(structure.encoded))
+    def may_name(self, call: QueuedCall) -> None:
+        """Allows to name the structure of a call, because the call is on the tape."""
+        nameable, inputs = self._nameable, call.inputs
+        if nameable is not None and inputs and len(nameable) < MAX_NAMEABLE_STRUCTURES:
+            nameable.add(hash(inputs.structure.encoded))
 
     def fold(self, *, always: bool = False) -> None:
-        """Adds the counters to the table, if many were forgotten, or if ``always``."""
-        waiting = self._known
+        """Adds the counters to the table, if many were evicted, or if ``always``."""
+        cache = self._cache
         is_due = (
-            waiting.forgotten >= MAX_WAITING_CALLS
-            or waiting.forgotten_parts >= MAX_WAITING_PARTS // 2
+            cache.evicted >= MAX_WAITING_CALLS or cache.evicted_weight >= MAX_WAITING_WEIGHT // 2
         )
         if not is_due and not always:
             return
-        for structure, outline, calls in waiting.counted():
+        for structure, outline, calls in cache.counted():
             leaves = len(structure.keys)
             dtypes = [str(dtype).removeprefix("torch.")[:64] for dtype in outline[:leaves]]
             shapes, ints = outline[leaves : 2 * leaves], outline[2 * leaves :]
@@ -500,9 +507,9 @@ class UnkeptCounter:
         with self.lock:
             other, self._other = self._other, 0
         table.other.add(Counts(other))
-        told = self._may_be_told
-        if told is not None:
-            table.forget(lambda structure: hash(structure) not in told)
+        nameable = self._nameable
+        if nameable is not None:
+            table.forget(lambda structure: hash(structure) not in nameable)
         return table
 
     def absorb(self, table: InputsTable) -> None:

@@ -31,7 +31,7 @@ from calltape_recorder.bounds import (
     MAX_NOVELTY_SPAN,
     MAX_NOVELTY_STRUCTURES,
 )
-from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep, Verdict
+from calltape_recorder.keep.policies import NOVEL, CallView, Decider, Keep, Verdict
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 from calltape_schema.affine_span import AffineSpan
@@ -129,7 +129,7 @@ class _Decider:
             if known is not None:
                 self._exact.add(key)
                 self._numbers += known.add(news)
-        return EVIDENCE
+        return NOVEL
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""

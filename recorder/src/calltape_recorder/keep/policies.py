@@ -69,7 +69,7 @@ class CallView:
         ]
 
 
-EVIDENCE = 2
+NOVEL = 2
 """The answer of a decider that keeps a call because none before was like it. Its file is deleted
 last."""
 
@@ -347,7 +347,7 @@ class _StructureLimit:
     def _take(self, key: Any) -> int:
         # Another thread may be first.
         left = self._left.get(key) or self._left.setdefault(key, iter(range(self._calls)))
-        return False if next(left, None) is None else EVIDENCE
+        return False if next(left, None) is None else NOVEL
 
     def start_over(self) -> None:
         self._left.clear()

@@ -16,8 +16,8 @@ OMITTED = "policy"
 """What a tape says of outputs that were not to be kept."""
 
 
-class Home(Protocol):
-    """The part of the recorder that records a call: its pipeline."""
+class Owner(Protocol):
+    """What records a call: its pipeline."""
 
     def lost(self, call: Call) -> None:
         """Counts a call that nothing refers to any more, and that nobody counted."""
@@ -26,8 +26,8 @@ class Home(Protocol):
 class QueuedCall:
     """One call on its way to the tape. Times are in nanoseconds.
 
-    ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
-    flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
+    ``owner`` is the pipeline that records the call. ``is_provisional`` tells whether the call is
+    for the flight recorder only, ``is_novel`` whether it is kept because none before was like it.
     ``outputs_missing`` says in the words of a tape why not all outputs are there, ``outputs_lost``
     for which reason they are not although they were wanted. ``cost_ns`` is what the recorder added
     to it. ``ahead_file`` is the file that its inputs were written to before the model ran.
@@ -36,10 +36,9 @@ class QueuedCall:
     """
 
     __slots__ = (
-        "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "held", "home", "inputs",
-        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_lost",
-        "outputs_missing",
-        "started", "thread", "time_ns",
+        "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "inputs", "is_accounted",
+        "is_novel", "is_provisional", "joined", "nbytes", "number", "outputs", "outputs_lost",
+        "outputs_missing", "owner", "started", "thread", "time_ns",
     )  # fmt: skip
 
     def __init__(self, number: int, time_ns: int, thread: int) -> None:
@@ -56,9 +55,9 @@ class QueuedCall:
         self.nbytes = 0
         self.cost_ns = 0
         self.is_accounted = False
-        self.is_evidence = False
-        self.home: Home | None = None
-        self.held = False
+        self.is_novel = False
+        self.is_provisional = False
+        self.owner: Owner | None = None
         self.ahead_file: object | None = None
         self.chunks: Chunks | None = None
         self.joined: bytes | None = None
@@ -74,7 +73,7 @@ class Call(QueuedCall):
     def __del__(self) -> None:
         # Nobody counted this call if an exception that can come at any step (KeyboardInterrupt)
         # came between two of them.
-        home = getattr(self, "home", None)  # it may have come within __init__
-        if home is not None and not self.is_accounted:
-            with suppress(RecursionError):  # the host is too deep; it is counted at the end
-                home.lost(self)
+        owner = getattr(self, "owner", None)  # it may have come within __init__
+        if owner is not None and not self.is_accounted:
+            with suppress(RecursionError):  # the stack is too deep; it is counted at the end
+                owner.lost(self)

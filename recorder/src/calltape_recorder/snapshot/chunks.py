@@ -12,8 +12,8 @@ from calltape_recorder.capture.scalars import text_bytes
 from calltape_recorder.capture.structures import Structures, Wanted, spelled_out
 from calltape_recorder.capture.walk import Walked, capture_output
 from calltape_recorder.snapshot.facts import Alias
-from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Side
+from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.drop_reasons import DropReason
 
 _TOO_MUCH = "more than one call can hold"
@@ -77,7 +77,7 @@ class Chunks:
             self.reason = _TOO_MUCH
             self._unused = side.places
             return
-        leaves = sum([len(earlier.look.facts) for earlier in self._sides])
+        leaves = sum([len(earlier.facts.per_leaf) for earlier in self._sides])
         self._tokens += [_moved(token, leaves) for token in more]
         self._text += text
         self._sides.append(side)
@@ -94,10 +94,10 @@ class Chunks:
         return Side(
             structure,
             structure.kept([value for side in sides for value in side.scalars]),
-            Look(
-                tuple([fact for side in sides for fact in side.look.facts]),
-                tuple([shape for side in sides for shape in side.look.shapes]),
-                tuple([size for side in sides for size in side.look.sizes]),
+            SideFacts(
+                tuple([fact for side in sides for fact in side.facts.per_leaf]),
+                tuple([shape for side in sides for shape in side.facts.shapes]),
+                tuple([size for side in sides for size in side.facts.sizes]),
                 _aliases(sides),
                 _storages(sides),
             ),
@@ -122,7 +122,7 @@ class Chunks:
 
 def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
     """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
-    return b"".join([own or bytes(8 * count * len(side.look.facts)) for own, side in sides])
+    return b"".join([own or bytes(8 * count * len(side.facts.per_leaf)) for own, side in sides])
 
 
 def _moved(token: Any, leaves: int) -> Any:
@@ -136,24 +136,24 @@ def _moved(token: Any, leaves: int) -> Any:
 def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
     # The host may use the memory of a chunk again for the next one. So leaves of two chunks are
     # never taken for the same tensor, nor below for the same storage.
-    if all(side.look.same is None for side in sides):
+    if all(side.facts.same is None for side in sides):
         return None
     merged: list[int] = []
     for side in sides:
         first = len(merged)
-        look = side.look
-        own: Iterable[int] = range(len(look.facts)) if look.same is None else look.same
+        facts = side.facts
+        own: Iterable[int] = range(len(facts.per_leaf)) if facts.same is None else facts.same
         merged += [first + index for index in own]
     return tuple(merged)
 
 
 def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
-    if all(side.look.storages is None for side in sides):
+    if all(side.facts.storages is None for side in sides):
         return None
     merged: list[Alias | None] = []
     groups = 0
     for side in sides:
-        own = side.look.storages or (None,) * len(side.look.facts)
+        own = side.facts.storages or (None,) * len(side.facts.per_leaf)
         merged += [one and one._replace(storage=groups + one.storage) for one in own]
         groups += 1 + max([one.storage for one in own if one is not None], default=-1)
     return tuple(merged)
@@ -164,7 +164,7 @@ def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
     each: list[bool] = []
     for side in sides:
         own = side.wanted
-        each += [own] * len(side.look.facts) if isinstance(own, bool) else own
+        each += [own] * len(side.facts.per_leaf) if isinstance(own, bool) else own
     if whole is not True:
         allowed = [whole] * len(each) if isinstance(whole, bool) else whole
         each = [one and other for one, other in zip(each, allowed, strict=True)]

@@ -29,7 +29,7 @@ from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_o
 from calltape_recorder.snapshot.earlier_copies import Earlier
 from calltape_recorder.snapshot.facts import (
     DTYPES,
-    Facts,
+    LeafFacts,
     as_subclass,
     clone,
     data_ptr,
@@ -43,14 +43,14 @@ from calltape_recorder.snapshot.facts import (
     view,
 )
 from calltape_recorder.snapshot.grown_copies import Grown
-from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_recorder.threads import is_interrupt
 
 _Tensor = torch.Tensor
 
 
 def copy_leaves(
-    leaves: list[Any], look: Look, buffers: HostMemory,
+    leaves: list[Any], facts: SideFacts, buffers: HostMemory,
     found: Sequence[Earlier | None] | None = None,
 ) -> SideCopies:  # fmt: skip
     """Copies every leaf that has a size. ``found`` has the copies that were made of them before.
@@ -59,12 +59,12 @@ def copy_leaves(
     :func:`wait_for_copies` waits for them.
     """
     places: list[Any] = [None] * len(leaves)
-    if not look.nbytes:
+    if not facts.nbytes:
         return places, b""
     spans = [] if found is None else [0] * 5 * len(leaves)
     large: list[int] = []
     distant: list[int] = []
-    for at, (leaf, fact, size) in enumerate(zip(leaves, look.facts, look.sizes, strict=True)):
+    for at, (leaf, fact, size) in enumerate(zip(leaves, facts.per_leaf, facts.sizes, strict=True)):
         if not size:
             continue
         earlier = None if found is None else found[at]
@@ -86,9 +86,9 @@ def copy_leaves(
     if large or distant:
         spans = spans or [0] * 5 * len(leaves)
         if large:
-            _pooled(leaves, look.sizes, large, places, spans, buffers)
+            _pooled(leaves, facts.sizes, large, places, spans, buffers)
         if distant:
-            _from_device(leaves, look, distant, places, spans, buffers)
+            _from_device(leaves, facts, distant, places, spans, buffers)
     return places, packed_numbers(spans)
 
 
@@ -178,15 +178,15 @@ def _pooled(
 
 
 def _from_device(
-    leaves: list[Any], look: Look, distant: list[int], places: list[Any], spans: list[int],
+    leaves: list[Any], facts: SideFacts, distant: list[int], places: list[Any], spans: list[int],
     memory: HostMemory,
 ) -> None:  # fmt: skip
-    facts = [look.facts[index] for index in distant]
+    each = [facts.per_leaf[index] for index in distant]
     tensors = [leaves[index] for index in distant]
     # We hold the storages until the copies are enqueued, as above.
     held = [
         untyped_storage(tensor) if fact.direct else None
-        for tensor, fact in zip(tensors, facts, strict=True)
+        for tensor, fact in zip(tensors, each, strict=True)
     ]
     try:
         with unseen():
@@ -195,23 +195,23 @@ def _from_device(
                 [
                     None
                     if storage is None
-                    else source_of(leaves[index], storage, look.sizes[index])
+                    else source_of(leaves[index], storage, facts.sizes[index])
                     for index, storage in zip(distant, held, strict=True)
                 ],
-                lambda place: _copyable(_plain(tensors[place], facts[place])),
+                lambda place: _copyable(_plain(tensors[place], each[place])),
                 memory.pinned,
             )
     except Exception as error:  # there is no pinned memory: each leaf is waited for
         if is_interrupt(error):
             raise
-        for index, fact in zip(distant, facts, strict=True):
-            places[index] = _computed(leaves[index], fact, look.sizes[index])
+        for index, fact in zip(distant, each, strict=True):
+            places[index] = _computed(leaves[index], fact, facts.sizes[index])
         return
     for at, (data, owner, begin) in zip(distant, found, strict=True):
         places[at], spans[5 * at : 5 * at + 2] = owner, (begin, len(data))
 
 
-def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
+def _computed(tensor: torch.Tensor, fact: LeafFacts, size: int) -> Piece:
     """A contiguous host copy of a strided, expanded, conjugated, quantized or device tensor."""
     with unseen():
         value = _plain(tensor, fact)
@@ -223,7 +223,7 @@ def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
         return Piece(memory_at(data_ptr(mine), size), mine)
 
 
-def _plain(tensor: torch.Tensor, fact: Facts) -> torch.Tensor:
+def _plain(tensor: torch.Tensor, fact: LeafFacts) -> torch.Tensor:
     """The elements that are stored, as a tensor without a subclass, a quantizer and lazy bits."""
     value: torch.Tensor = detach(tensor)
     if type(value) is not torch.Tensor:

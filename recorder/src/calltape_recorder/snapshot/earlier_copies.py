@@ -27,7 +27,7 @@ from calltape_recorder.snapshot.buffers import (
     packed_numbers,
     source_of,
 )
-from calltape_recorder.snapshot.facts import Facts, Shape, data_ptr, untyped_storage
+from calltape_recorder.snapshot.facts import LeafFacts, Shape, data_ptr, untyped_storage
 from calltape_recorder.snapshot.grown_copies import (
     Strips,
     address_of_copy,
@@ -35,7 +35,7 @@ from calltape_recorder.snapshot.grown_copies import (
     can_compare,
     grown,
 )
-from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_recorder.threads import RLock, new_count
 
 FEWEST_BYTES = 8 * 1024
@@ -80,18 +80,18 @@ class Earlier(NamedTuple):
         return self.place.memory if type(self.place) is Strips else self.place
 
 
-class Room(Protocol):
-    """Memory in bytes, of which copies hold a part."""
+class SharedMemory(Protocol):
+    """The memory of the queue, as far as copies of several calls take it."""
 
     max_bytes: int
-    held: int
+    shared_bytes: int
 
-    def hold(self, nbytes: int) -> bool:
-        """Reserves memory; False if there is not so much left."""
+    def reserve_shared(self, nbytes: int) -> bool:
+        """Reserves bytes for a copy that later calls may share; False if not so many are left."""
         ...
 
-    def let_go(self, nbytes: int) -> None:
-        """Frees it."""
+    def free_shared(self, nbytes: int) -> None:
+        """Frees them."""
         ...
 
 
@@ -100,19 +100,19 @@ class EarlierCopies:
 
     Args:
         buffers: the pool of the copies.
-        room: the memory of the queue. The copies leave when calls need it.
+        memory: the memory of the queue. The copies leave when calls need it.
     """
 
-    def __init__(self, buffers: Buffers, room: Room) -> None:
+    def __init__(self, buffers: Buffers, memory: SharedMemory) -> None:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._buffers = buffers
-        self._room = room
+        self._memory = memory
         self._known: dict[int, Earlier] = {}  # the oldest first
         self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
         self._origins = new_count(1)
-        self._most_bytes = room.max_bytes // EARLIER_SHARE if can_compare() else 0
+        self._most_bytes = memory.max_bytes // EARLIER_SHARE if can_compare() else 0
 
-    def find(self, leaves: Sequence[Any], look: Look) -> list[Earlier | None] | None:
+    def find(self, leaves: Sequence[Any], facts: SideFacts) -> list[Earlier | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none
         for any. Whoever gets a copy in a pooled buffer gives it back, as any piece."""
         if not self._known:
@@ -120,7 +120,7 @@ class EarlierCopies:
         found: list[Earlier | None] = [None] * len(leaves)
         are_there, are_few = False, len(leaves) <= MAX_GROWING_TENSORS
         for at, (leaf, fact, shape, size) in enumerate(
-            zip(leaves, look.facts, look.shapes, look.sizes, strict=True)
+            zip(leaves, facts.per_leaf, facts.shapes, facts.sizes, strict=True)
         ):
             if size < FEWEST_BYTES or fact.direct != "cpu":
                 continue
@@ -136,7 +136,7 @@ class EarlierCopies:
         return found if are_there else None
 
     def keep(
-        self, leaves: Sequence[Any], look: Look, copies: SideCopies,
+        self, leaves: Sequence[Any], facts: SideFacts, copies: SideCopies,
         found: Sequence[Earlier | None] | None,
     ) -> bytes:  # fmt: skip
         """Remembers the copies of one side.
@@ -153,7 +153,7 @@ class EarlierCopies:
         places, spans = copies[0], memoryview(copies[1]).cast("q")
         origins = [0] * 2 * len(leaves)
         for at, (leaf, fact, shape, size) in enumerate(
-            zip(leaves, look.facts, look.shapes, look.sizes, strict=True)
+            zip(leaves, facts.per_leaf, facts.shapes, facts.sizes, strict=True)
         ):
             earlier = None if found is None else found[at]
             if earlier is None:
@@ -173,9 +173,11 @@ class EarlierCopies:
         with self.lock:
             while self._known:
                 self._drop_one()
-            self._room.let_go(self._room.held)  # an interrupt may have come between two steps
+            self._memory.free_shared(
+                self._memory.shared_bytes
+            )  # an interrupt may have come between two steps
 
-    def _equal(self, address: int, fact: Facts, shape: Shape, size: int) -> Earlier | None:
+    def _equal(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> Earlier | None:
         """The copy that was made at this address, if the bytes there are the same."""
         known = self._taken(address) if address in self._known else None
         if known is None:
@@ -185,7 +187,7 @@ class EarlierCopies:
         self._give_back(known)
         return None
 
-    def _grown(self, address: int, fact: Facts, shape: Shape, size: int) -> Earlier | None:
+    def _grown(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> Earlier | None:
         """A copy of a tensor that grew, if the copy of its first part is known. It takes the place
         of that one."""
         if size > self._most_bytes:
@@ -238,13 +240,14 @@ class EarlierCopies:
             if held > self._most_bytes:
                 return
             while (
-                self._room.held + held > self._most_bytes or len(self._known) >= MAX_EARLIER_TENSORS
+                self._memory.shared_bytes + held > self._most_bytes
+                or len(self._known) >= MAX_EARLIER_TENSORS
             ):
                 if not self._known:
                     self.clear()
                     break
                 self._drop_one()
-            if not self._room.hold(held):
+            if not self._memory.reserve_shared(held):
                 return
             self._known[address] = made
             self._starts[made.start] = address
@@ -260,11 +263,11 @@ class EarlierCopies:
             return
         if self._starts.get(known.start) == address:
             self._starts.pop(known.start, None)
-        self._room.let_go(known.held)
+        self._memory.free_shared(known.held)
         self._give_back(known)
 
 
-def _start_of(fact: Facts, shape: Shape, first: bytes) -> tuple[Any, ...]:
+def _start_of(fact: LeafFacts, shape: Shape, first: bytes) -> tuple[Any, ...]:
     """What a tensor that grew has in common with its first part, besides all bytes of that: dtype,
     rank, and the first bytes. It says where to look."""
     return fact.dtype, len(shape), first

@@ -92,7 +92,7 @@ class Dtype(NamedTuple):
     is_integer: bool
 
 
-class Facts(NamedTuple):
+class LeafFacts(NamedTuple):
     """See :class:`calltape_schema.tree.Leaf`. ``strides`` is None if the leaf is contiguous.
     ``direct`` is the type of the device whose memory is copied as it lies, ``cpu`` or ``cuda``;
     it is empty for all other leaves."""
@@ -185,7 +185,7 @@ _strided = torch.strided
 _no_dispatch = torch._C._disabled_torch_dispatch_impl
 
 
-def facts_of(leaf: Any) -> tuple[Facts, Shape]:
+def facts_of(leaf: Any) -> tuple[LeafFacts, Shape]:
     """Facts and shape of one tensor or array. It never raises for a tensor of any kind."""
     cls = type(leaf)
     if cls is _Tensor or cls is _Parameter:
@@ -200,7 +200,7 @@ def facts_of(leaf: Any) -> tuple[Facts, Shape]:
     return _array_facts(leaf)
 
 
-def _plain_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
+def _plain_facts(t: Any, subclass: type | None) -> tuple[LeafFacts, Shape]:
     dtype = dtype_of(t)
     if layout_of(t) is not _strided or dtype not in _ordinary_dtypes:
         return _unusual_facts(t, subclass)
@@ -212,16 +212,16 @@ def _plain_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
         flags |= NEG
     shape = tuple(shape_of(t))
     if device.type == "meta":
-        return Facts(dtype, device, flags, None, "", "a meta tensor has no values"), shape
+        return LeafFacts(dtype, device, flags, None, "", "a meta tensor has no values"), shape
     if is_contiguous(t):
         direct = device.type if flags < CONJ and device.type in _DIRECT else ""
-        return Facts(dtype, device, flags, None, direct, None, (), None, subclass), shape
+        return LeafFacts(dtype, device, flags, None, direct, None, (), None, subclass), shape
     strides = stride(t)
     expanded = tuple(axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1)
-    return Facts(dtype, device, flags, strides, "", None, expanded, None, subclass), shape
+    return LeafFacts(dtype, device, flags, strides, "", None, expanded, None, subclass), shape
 
 
-def _unusual_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
+def _unusual_facts(t: Any, subclass: type | None) -> tuple[LeafFacts, Shape]:
     if layout_of(t) is not _strided:
         layout = str(layout_of(t)).removeprefix("torch.")
         return _unreadable(t, f"layout {layout}", subclass)
@@ -231,19 +231,19 @@ def _unusual_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
     return _unreadable(t, f"dtype {name}", subclass)
 
 
-def _quantized_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
+def _quantized_facts(t: Any, subclass: type | None) -> tuple[LeafFacts, Shape]:
     scheme = str(qscheme(t)).removeprefix("torch.")
     if not scheme.startswith("per_tensor"):
         return _unreadable(t, f"quantized {scheme}", subclass)
     quantizer = (scheme, float(q_scale(t)), int(q_zero_point(t)))
     strides = None if is_contiguous(t) else stride(t)
-    facts = Facts(
+    facts = LeafFacts(
         dtype_of(t), device_of(t), 0, strides, "", None, (), None, subclass, quantizer
     )  # fmt: skip
     return facts, tuple(shape_of(t))
 
 
-def _subclass_facts(t: Any, cls: type) -> tuple[Facts, Shape]:
+def _subclass_facts(t: Any, cls: type) -> tuple[LeafFacts, Shape]:
     """Reads a subclass as a plain tensor if it has bytes of its own, else only its shape."""
     with torch._C.DisableTorchFunctionSubclass():
         if class_attribute(cls, "__torch_dispatch__", _no_dispatch) is not _no_dispatch:
@@ -262,7 +262,7 @@ def _why(t: Any, error: Exception) -> str:
     return "layout nested" if is_nested(t) else f"not readable: {name_of(type(error))}"
 
 
-def _unreadable(t: Any, reason: str, subclass: type | None) -> tuple[Facts, Shape]:
+def _unreadable(t: Any, reason: str, subclass: type | None) -> tuple[LeafFacts, Shape]:
     """The facts that can be read of a tensor whose bytes cannot be read."""
     shape: Shape = ()
     try:
@@ -279,18 +279,18 @@ def _unreadable(t: Any, reason: str, subclass: type | None) -> tuple[Facts, Shap
     if layout is None and is_nested(t):
         layout = "nested"
     flags = 1 if requires_grad(t) else 0
-    facts = Facts(dtype_of(t), device_of(t), flags, None, "", reason, (), layout, subclass)
+    facts = LeafFacts(dtype_of(t), device_of(t), flags, None, "", reason, (), layout, subclass)
     return facts, shape
 
 
-def _array_facts(array: Any) -> tuple[Facts, Shape]:
+def _array_facts(array: Any) -> tuple[LeafFacts, Shape]:
     name = array.dtype.name
     kept = name in _KEPT and array.dtype.isnative and not array.dtype.hasobject
     missing = None if kept else f"dtype {name}"[:200]
-    return Facts(name[:64], "cpu", 0, None, "", missing), tuple(array.shape)
+    return LeafFacts(name[:64], "cpu", 0, None, "", missing), tuple(array.shape)
 
 
-def stored_bytes(facts: Facts, shape: Shape) -> int:
+def stored_bytes(facts: LeafFacts, shape: Shape) -> int:
     """How many bytes this leaf takes in a blob."""
     if facts.missing is not None:
         return 0
@@ -309,13 +309,13 @@ def _numpy_itemsize(name: str) -> int:
 _PLAIN_FLAGS = ((REQUIRES_GRAD, "requires_grad"), (INFERENCE, "inference"))
 
 
-def is_plain(facts: Facts) -> bool:
+def is_plain(facts: LeafFacts) -> bool:
     """Whether it is a contiguous tensor and nothing else, as most leaves are."""
     return facts.direct != "" and facts.missing is None and facts.subclass is None
 
 
 def leaf_document(
-    facts: Facts, shape: Shape, key: str | None, alias: Alias | None
+    facts: LeafFacts, shape: Shape, key: str | None, alias: Alias | None
 ) -> dict[str, Any]:
     """The leaf as the format writes it, in the form of :class:`calltape_schema.tree.Leaf`."""
     document = _leaf_document(facts, shape, key)
@@ -326,7 +326,7 @@ def leaf_document(
     return document
 
 
-def _leaf_document(facts: Facts, shape: Shape, key: str | None) -> dict[str, Any]:
+def _leaf_document(facts: LeafFacts, shape: Shape, key: str | None) -> dict[str, Any]:
     known = DTYPES.get(facts.dtype)
     name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
     document: dict[str, Any] = {"dtype": name, "shape": list(shape)}

@@ -143,7 +143,7 @@ class ClosedSegments:
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
-        first = min(self._all, key=lambda closed: closed.tape.evidence)
+        first = min(self._all, key=lambda closed: closed.tape.novel_calls)
         # Somebody may just have moved it.
         reason = DropReason.DELETED if first.tape.is_there() else None
         if first in self.unsealed:
@@ -174,7 +174,7 @@ class ClosedSegments:
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.accounts.coverage, reason)
-            self._gone(table, reason, closed.tape.evidence)
+            self._gone(table, reason, closed.tape.novel_calls)
 
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)

@@ -80,7 +80,7 @@ class TapeFile:
         size: of the file, in bytes.
         calls: how many calls it has.
         counts_bytes: how many of its bytes are counts of an unsealed tape.
-        evidence: how many of its calls were like none before.
+        novel_calls: how many of its calls were like none before.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -88,7 +88,7 @@ class TapeFile:
 
     def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
         self.path = path
-        self.size = self.calls = self.counts_bytes = self.evidence = 0
+        self.size = self.calls = self.counts_bytes = self.novel_calls = 0
         self._end_start: int | None = None  # where its end begins, once it is sealed
         self._writer: TapeWriter | None = None  # until it is closed
         self._head = b""  # what the file begins with, once it is written

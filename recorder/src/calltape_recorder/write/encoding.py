@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -13,14 +14,14 @@ from calltape_recorder.bounds import (
     MAX_LEAVES_KNOWN,
     MAX_ORIGINS,
     MAX_RANGE_BYTES,
-    Remembered,
+    BoundedDict,
 )
 from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
-from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.side import EncodedLeaves, Side, split
+from calltape_recorder.snapshot.side import Side, split
+from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.blob import Stored, build_header, by_width, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
@@ -77,11 +78,25 @@ SharedKeys: TypeAlias = tuple[str | None, ...] | None
 none."""
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedLeaves:
+    """What follows from structure and facts: the encoded leaf records, the leaves that the blob has
+    (in order, and by key), the leaves that get a range, the hash of inputs without scalars, and a
+    side without scalars and ranges in the form of a record."""
+
+    encoded: bytes
+    header: dict[str, Stored]
+    stored: tuple[int, ...]
+    ranged: tuple[int, ...]
+    inputs: int
+    tree: dict[str, Any]
+
+
 _Header: TypeAlias = tuple[bytes, tuple[str, ...]]
 """Of a blob, and the names of its tensors in the order of their bytes."""
-_AlikeSide: TypeAlias = "tuple[str, EncodedLeaves, Look, int]"
-"""Its name, what was encoded of it, its look, and where it begins in the bytes of the call."""
-_Alike: TypeAlias = "tuple[bytes, list[tuple[int, int]], list[_AlikeSide]]"
+_TemplateSide: TypeAlias = tuple[str, EncodedLeaves, SideFacts, int]
+"""Its name, what was encoded of it, its facts, and where it begins in the bytes of the call."""
+_Template: TypeAlias = tuple[bytes, list[tuple[int, int]], list[_TemplateSide]]
 """What calls with the same two sides share: the header of the blob, where the bytes behind it are
 in those of the call, and the sides."""
 
@@ -93,18 +108,20 @@ class Encoder:
         self._pack = packing()
         self._file: int | None = None
         self._places: dict[int, tuple[int, str]] = {}  # by origin: its call in the file, and key
-        self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
-            MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].parts
+        self._leaves: BoundedDict[Any, EncodedLeaves] = BoundedDict(
+            MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].weight
         )
-        # Calls that look the same have one look. To hash all facts takes longer.
-        self._looks: Remembered[Look, EncodedLeaves] = Remembered(
-            MAX_LEAVES_KNOWN, lambda look, _: len(look.facts)
+        # Calls that look the same share their facts. To hash all facts takes longer.
+        self._by_facts: BoundedDict[SideFacts, EncodedLeaves] = BoundedDict(
+            MAX_LEAVES_KNOWN, lambda facts, _: len(facts.per_leaf)
         )
-        self._alike: Remembered[tuple[Side | None, Side | None], _Alike] = Remembered(
+        self._templates: BoundedDict[tuple[Side | None, Side | None], _Template] = BoundedDict(
             MAX_LEAVES_KNOWN,
-            lambda both, _: sum([len(one.look.facts) + one.structure.parts for one in both if one]),
+            lambda sides, _: sum(
+                [len(side.facts.per_leaf) + side.structure.weight for side in sides if side]
+            ),
         )
-        self._headers: Remembered[Any, _Header] = Remembered(
+        self._headers: BoundedDict[Any, _Header] = BoundedDict(
             MAX_HEADERS_KNOWN, lambda _, found: len(found[0]) // 64
         )
 
@@ -117,7 +134,7 @@ class Encoder:
                 referred to. None for a file of which no call may refer to another.
         """
         if call.joined is not None:
-            return self._encode_alike(call, call.joined)
+            return self._encode_joined(call, call.joined)
         inputs, outputs = call.inputs, call.outputs
         assert inputs is not None
         record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
@@ -138,7 +155,7 @@ class Encoder:
             known.append(self._leaves_of(outputs, shared))
         pieces = [side.pieces() for side in sides]
         for name, side, leaves, copies in zip(_SIDES, sides, known, pieces, strict=False):
-            record[name] = _tree(leaves, side.look, side.scalars, copies)
+            record[name] = _tree(leaves, side.facts, side.scalars, copies)
         scalars, key = _NO_SCALARS, known[0].inputs
         if inputs.scalars:
             scalars = self._pack(record["inputs"]["scalars"])
@@ -154,22 +171,22 @@ class Encoder:
             blob = [b"".join(blob)]
         return NewCall(call.number, record, key, blob, checksums_of(blob), scalars)
 
-    def _encode_alike(self, call: QueuedCall, data: bytes) -> NewCall:
+    def _encode_joined(self, call: QueuedCall, data: bytes) -> NewCall:
         """A call with the bytes of all its leaves, and nothing else of its own but times."""
         both = call.inputs, call.outputs  # other calls have the same objects
-        alike = self._alike.get(both)
-        if alike is None:
-            alike = self._new_alike(*both)
-            self._alike.keep(both, alike)
+        template = self._templates.get(both)
+        if template is None:
+            template = self._new_template(*both)
+            self._templates.keep(both, template)
         record: dict[str, Any] = {
             "time_ns": call.time_ns, "thread": call.thread, "duration_ns": call.duration_ns,
         }  # fmt: skip
         if call.outputs_missing is not None:
             record["outputs_missing"] = call.outputs_missing
-        header, stored, sides = alike
-        for name, leaves, look, begin in sides:
+        header, stored, sides = template
+        for name, leaves, facts, begin in sides:
             if leaves.ranged:
-                record[name] = _tree(leaves, look, (), split(data[begin:], look.sizes))
+                record[name] = _tree(leaves, facts, (), split(data[begin:], facts.sizes))
             else:
                 record[name] = leaves.tree
         key = sides[0][1].inputs
@@ -178,9 +195,9 @@ class Encoder:
         blob = b"".join([header, *[data[begin:end] for begin, end in stored]])
         return NewCall(call.number, record, key, (blob,), checksums_of((blob,)))
 
-    def _new_alike(self, *both: Side | None) -> _Alike:
+    def _new_template(self, *both: Side | None) -> _Template:
         known: list[EncodedLeaves] = []
-        sides: list[_AlikeSide] = []
+        sides: list[_TemplateSide] = []
         stored: dict[str, tuple[int, int]] = {}
         begin = 0
         for name, side in zip(_SIDES, both, strict=True):
@@ -188,8 +205,8 @@ class Encoder:
                 continue
             leaves, places = self._leaves_of(side), []
             known.append(leaves)
-            sides.append((name, leaves, side.look, begin))
-            for size in side.look.sizes:
+            sides.append((name, leaves, side.facts, begin))
+            for size in side.facts.sizes:
                 places.append((begin, begin + size))
                 begin += size
             for key, leaf in zip(leaves.header, leaves.stored, strict=True):
@@ -203,16 +220,16 @@ class Encoder:
         return header, runs, sides
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
-        look = side.look
-        known = None if shared else self._looks.get(look)
+        facts = side.facts
+        known = None if shared else self._by_facts.get(facts)
         if known is not None:
             return known
         key = (
             side.structure,
-            look.facts,
-            look.shapes,
-            look.same,
-            look.storages,
+            facts.per_leaf,
+            facts.shapes,
+            facts.same,
+            facts.storages,
             side.wanted,
             shared,
         )
@@ -221,38 +238,38 @@ class Encoder:
             known = self._build_leaves(side, shared)
             self._leaves.keep(key, known)
         if shared is None:
-            self._looks.keep(look, known)
+            self._by_facts.keep(facts, known)
         return known
 
     def _build_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
         documents: list[dict[str, Any]] = []
         keys: dict[str, int] = {}
         ranged: list[int] = []
-        look = side.look
-        for index, facts in enumerate(look.facts):
-            alias = None if look.storages is None else look.storages[index]
-            original = index if look.same is None else look.same[index]
+        facts = side.facts
+        for index, fact in enumerate(facts.per_leaf):
+            alias = None if facts.storages is None else facts.storages[index]
+            original = index if facts.same is None else facts.same[index]
             kept = side.wanted if isinstance(side.wanted, bool) else side.wanted[index]
             key = side.structure.keys[original] if kept else None
             if key is not None and shared is not None:
                 key = shared[original] or key
-            document = leaf_document(facts, look.shapes[index], key, alias)
+            document = leaf_document(fact, facts.shapes[index], key, alias)
             documents.append(document)
             if original != index:
                 continue
-            known = DTYPES.get(facts.dtype)
-            if facts.missing is not None:
+            known = DTYPES.get(fact.dtype)
+            if fact.missing is not None:
                 continue
             if known is not None and known.is_integer:
                 ranged.append(index)
             if key is not None:
                 keys[key] = index
         entries: list[Stored | None]
-        if all(map(is_plain, look.facts)):
+        if all(map(is_plain, facts.per_leaf)):
             # Nothing is validated. This saves time for a growing cache, which has new sizes in
             # every call.
             encoded = pack(documents)
-            pairs = zip(documents, look.shapes, strict=True)
+            pairs = zip(documents, facts.shapes, strict=True)
             entries = [_contiguous(one["dtype"], shape) for one, shape in pairs]
         else:
             encoded, decoded = checked_leaves(documents)
@@ -367,7 +384,7 @@ _SIDES = "inputs", "outputs"
 
 
 def _tree(
-    leaves: EncodedLeaves, look: Look, scalars: Sequence[Any], pieces: Sequence[Any]
+    leaves: EncodedLeaves, facts: SideFacts, scalars: Sequence[Any], pieces: Sequence[Any]
 ) -> dict[str, Any]:
     """The inputs or outputs in the form of a record. Sides without scalars and ranges share it."""
     if not scalars and not leaves.ranged:
@@ -382,7 +399,7 @@ def _tree(
     if leaves.ranged:
         ranges: list[dict[str, int]] = []
         for leaf in leaves.ranged:
-            piece, dtype = pieces[leaf], look.facts[leaf].dtype
+            piece, dtype = pieces[leaf], facts.per_leaf[leaf].dtype
             if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
                 continue
             data = piece if type(piece) is bytearray else piece.data if piece else b""

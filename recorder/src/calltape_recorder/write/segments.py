@@ -206,12 +206,12 @@ class Segments:
         self._new_bytes = len(manifest_member(longest)) + COUNTS_BYTES
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[NewCall], evidence: int = 0, file: int = 0) -> None:
+    def append(self, calls: Sequence[NewCall], novel_calls: int = 0, file: int = 0) -> None:
         """Appends whole calls, to the next file if this one is full.
 
         Args:
             calls: to append.
-            evidence: how many of them were like none before.
+            novel_calls: how many of them were like none before.
             file: the file that they were encoded for, see :attr:`file`.
 
         Raises:
@@ -243,7 +243,7 @@ class Segments:
         before, is_first = tape.size, not tape.calls
         try:
             tape.commit(append)
-            tape.evidence += evidence
+            tape.novel_calls += novel_calls
         except OSError:
             if not (tape.is_there() and tape.is_whole()):
                 self._lose(tape)
@@ -465,7 +465,7 @@ class Segments:
         tape.close()
         coverage = self._ledger.drain_coverage()
         self._ledger.lose(coverage, DropReason.FILE_REMOVED)
-        self._gone(table, DropReason.FILE_REMOVED, tape.evidence)
+        self._gone(table, DropReason.FILE_REMOVED, tape.novel_calls)
         if not tape.calls:
             return
         error = FileNotFoundError(f"somebody removed or truncated {tape.path}")

@@ -121,23 +121,23 @@ class CallQueue:
         """Adds an ended call. It takes no lock and makes no system call, unless the other thread
         has to be woken."""
         places, nbytes = self._places, call.nbytes
-        shared = _shared(call)
-        if shared is None:
+        template = _templates_of(call)
+        if template is None:
             # One step, also where a signal handler comes between two.
             places.extend((None, None, call))
             call.__class__ = QueuedCall  # type: ignore[assignment]
-            is_urgent = call.held or call.error is not None or nbytes >= _LARGE_BYTES
+            is_urgent = call.is_provisional or call.error is not None or nbytes >= _LARGE_BYTES
             is_due = is_urgent or len(places) >= self._due_objects
         else:
             own = _OWN.pack(
                 call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
-                call.is_evidence,
+                call.is_novel,
             )  # fmt: skip
             if nbytes:
                 one, two = call.inputs, call.outputs
                 own += ((one and one.joined) or b"") + ((two and two.joined) or b"")
             # No signal handler runs between these two: nobody would be told of a call that is lost.
-            call.__class__ = QueuedCall; places.extend((*shared, own))  # type: ignore  # noqa: E702  # fmt: skip
+            call.__class__ = QueuedCall; places.extend((*template, own))  # type: ignore  # noqa: E702  # fmt: skip
             is_due = len(places) >= self._due
         if len(places) >= self._most:
             self.is_full = True
@@ -164,29 +164,29 @@ class CallQueue:
         return bool(self._places)
 
 
-def _shared(call: Call) -> tuple[Side, Side | None] | None:
+def _templates_of(call: Call) -> tuple[Side, Side | None] | None:
     """The sides without their bytes, if calls that look the same share them, and the call has
     nothing else of its own; else None."""
     inputs, outputs = call.inputs, call.outputs
     assert inputs is not None
-    if inputs.scalars or call.error is not None or call.held:
+    if inputs.scalars or call.error is not None or call.is_provisional:
         return None
-    shared = inputs if inputs.is_shared else inputs.shared
-    if shared is None:
+    template = inputs if inputs.is_template else inputs.template
+    if template is None:
         return None
     if outputs is None:
-        return (shared, None) if call.outputs_missing == OMITTED else None
-    other = outputs if outputs.is_shared else outputs.shared
+        return (template, None) if call.outputs_missing == OMITTED else None
+    other = outputs if outputs.is_template else outputs.template
     if other is None or outputs.scalars or call.outputs_missing is not None:
         return None
-    return shared, other
+    return template, other
 
 
 def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
-    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_evidence = _OWN.unpack_from(own)
+    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _OWN.unpack_from(own)
     call = QueuedCall(number, time_ns, thread)
     call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes
-    call.is_evidence = is_evidence
+    call.is_novel = is_novel
     call.inputs, call.outputs, call.joined = inputs, outputs, own[_OWN.size :]
     if outputs is None:
         call.outputs_missing = OMITTED
@@ -378,9 +378,9 @@ class Writer:
             return None
 
     def _write(self, calls: list[QueuedCall], encoded: list[NewCall]) -> None:
-        evidence, file = sum([call.is_evidence for call in calls]), self._segments.file
+        novel_calls, file = sum([call.is_novel for call in calls]), self._segments.file
         try:
-            self._segments.append(encoded, evidence, file)
+            self._segments.append(encoded, novel_calls, file)
         except OtherFile:
             calls, encoded = self._anew(calls)
             if calls:

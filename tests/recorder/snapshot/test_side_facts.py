@@ -11,7 +11,7 @@ from calltape_analyzer import open_tape
 from calltape_recorder import record
 from calltape_recorder.snapshot import facts
 from calltape_recorder.snapshot.facts import Alias, facts_of
-from calltape_recorder.snapshot.look import look_at
+from calltape_recorder.snapshot.side_facts import read_facts
 from tests.counted_work import work_of
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
@@ -89,23 +89,26 @@ def test_the_facts_that_equal_tensors_share_are_their_own(
         monkeypatch.setattr(facts, "dispatch_keys", None)
     for _ in range(3):  # what one of them left behind is not taken for another
         for one in kinds_of_tensors():
-            (fact,) = look_at([one], True).facts
+            (fact,) = read_facts([one], True).per_leaf
             read, _ = facts_of(one)
             assert fact._replace(missing=None) == read._replace(missing=None)
             assert fact.missing in (read.missing, "it has no memory")
-    assert look_at([torch.rand(1, 3)], True).facts[0] is look_at([torch.rand(1, 3)], True).facts[0]
+    assert (
+        read_facts([torch.rand(1, 3)], True).per_leaf[0]
+        is read_facts([torch.rand(1, 3)], True).per_leaf[0]
+    )
 
 
 def test_the_facts_of_a_wrapper_are_not_kept_for_a_tensor() -> None:
     missing: list[str | None] = []
 
     def seen(x: torch.Tensor) -> torch.Tensor:
-        missing.append(look_at([x], True).facts[0].missing)  # it has no storage
+        missing.append(read_facts([x], True).per_leaf[0].missing)  # it has no storage
         return x
 
     for _ in range(2):
         torch.func.vmap(seen)(torch.rand(2, 1, 3))
-        (fact,) = look_at([torch.rand(1, 3)], True).facts
+        (fact,) = read_facts([torch.rand(1, 3)], True).per_leaf
         assert fact == facts_of(torch.rand(1, 3))[0]
     assert missing == ["not readable: NotImplementedError"] * 2
 
@@ -113,15 +116,15 @@ def test_the_facts_of_a_wrapper_are_not_kept_for_a_tensor() -> None:
 def test_only_wanted_leaves_have_bytes_and_integers_of_middle_size_for_their_range() -> None:
     sizes = (4, 1 << 10, 1 << 18)  # a range of few says what they are, of many it takes long
     leaves = [torch.randn(4), torch.randn(4), *(torch.zeros(size).long() for size in sizes)]
-    assert look_at(leaves, True).sizes == (16, 16, 32, 8 << 10, 8 << 18)
-    assert look_at(leaves, False).sizes == (0, 0, 0, 8 << 10, 0)
-    assert look_at(leaves, (False, True, False, True, False)).sizes == (0, 16, 0, 8 << 10, 0)
+    assert read_facts(leaves, True).sizes == (16, 16, 32, 8 << 10, 8 << 18)
+    assert read_facts(leaves, False).sizes == (0, 0, 0, 8 << 10, 0)
+    assert read_facts(leaves, (False, True, False, True, False)).sizes == (0, 16, 0, 8 << 10, 0)
 
 
 def test_a_wanted_leaf_does_not_lean_on_an_unwanted_one() -> None:
     base = torch.randn(4)
     leaves = [base, base.view(4), base.view(4)]
-    seen = look_at(leaves, (False, True, True))
+    seen = read_facts(leaves, (False, True, True))
     assert seen.same == (0, 1, 1)
     assert seen.sizes == (0, 16, 0)
     assert seen.storages == (Alias(0, 0),) * 3
@@ -130,7 +133,7 @@ def test_a_wanted_leaf_does_not_lean_on_an_unwanted_one() -> None:
 def test_many_views_of_one_tensor_take_linear_time() -> None:
     few, many = (list(torch.zeros(count, 1)) for count in (100, 800))
     # Eight times as many are eight times the work, and 64 times with one pass per view.
-    assert work_of(lambda: look_at(many, True)) < 10 * work_of(lambda: look_at(few, True))
-    seen = look_at(many, True)
+    assert work_of(lambda: read_facts(many, True)) < 10 * work_of(lambda: read_facts(few, True))
+    seen = read_facts(many, True)
     assert seen.storages == tuple(Alias(0, 4 * number) for number in range(len(many)))
     assert seen.same == tuple(range(len(many)))

@@ -14,10 +14,10 @@ import torch
 
 from calltape_recorder import Novelty, record
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot import known_calls as module
+from calltape_recorder.snapshot import side_cache as module
 from calltape_recorder.snapshot.facts import Alias, outline_of
-from calltape_recorder.snapshot.known_calls import Alike, Known, KnownCalls
-from calltape_recorder.snapshot.look import Look, look_at
+from calltape_recorder.snapshot.side_cache import CachedSide, SideCache, SideGuards
+from calltape_recorder.snapshot.side_facts import SideFacts, read_facts
 from tests.recorder.models import Echo
 from tests.recorder.parts import recording
 from tests.recorder.reading import read
@@ -27,19 +27,19 @@ def structure_of(count: int, wanted: Any = True) -> Structure:
     return Structure(b"", tuple(f"args.{index}" for index in range(count)), {}, wanted)
 
 
-def learned(leaves: list[torch.Tensor], structure: Structure) -> Alike | None:
+def learned(leaves: list[torch.Tensor], structure: Structure) -> SideGuards | None:
     """What recognizes leaves that came twice in a row."""
-    known = Known(structure, outline_of(leaves))
-    known.learn(leaves, look_at(leaves, structure.wanted))
-    return known.learn(leaves, look_at(leaves, structure.wanted))
+    known = CachedSide(structure, outline_of(leaves))
+    known.learn(leaves, read_facts(leaves, structure.wanted))
+    return known.learn(leaves, read_facts(leaves, structure.wanted))
 
 
-def parts_of(look: Look) -> tuple[Any, ...]:
-    return look.facts, look.same, look.storages, look.sizes
+def parts_of(facts: SideFacts) -> tuple[Any, ...]:
+    return facts.per_leaf, facts.same, facts.storages, facts.sizes
 
 
-def fits(repeat: Alike, leaves: list[torch.Tensor]) -> bool:
-    return repeat.is_like(leaves) and repeat.has_memory_of(leaves)
+def fits(repeat: SideGuards, leaves: list[torch.Tensor]) -> bool:
+    return repeat.accept(leaves) and repeat.accept_memory(leaves)
 
 
 def freed(size: int) -> torch.Tensor:
@@ -80,7 +80,7 @@ def test_what_looks_different_is_not_recognized(name: str, count: int, grad: boo
         assert repeat.learn_call(tuple(plain), {}, plain, is_training=False) == (count <= 16)
         leaves = [torch.randn(4, 8) for _ in range(count)]
         assert fits(repeat, leaves)
-        assert parts_of(repeat.look) == parts_of(look_at(leaves, True))
+        assert parts_of(repeat.facts) == parts_of(read_facts(leaves, True))
         assert not fits(repeat, [UNLIKE[name], *leaves[1:]])
         assert not fits(repeat, [*leaves[:-1], UNLIKE[name]])
 
@@ -106,16 +106,16 @@ def test_a_result_with_attributes_of_its_own_is_not_taken_for_one_without(
 
 
 def test_what_is_forgotten_meanwhile_recognizes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN_CALLS", 1)
-    known_calls, structure = KnownCalls(), structure_of(1)
+    monkeypatch.setattr(module, "MAX_CACHED_SIDES", 1)
+    side_cache, structure = SideCache(), structure_of(1)
     leaves = [torch.ones(3)]
-    known = known_calls.of(structure, outline_of(leaves))
+    known = side_cache.of(structure, outline_of(leaves))
     assert known is not None
-    known.learn(leaves, look_at(leaves, True))
-    known_calls.of(structure, outline_of([torch.ones(4)]))  # by another thread
-    assert known.learn(leaves, look_at(leaves, True)) is None
-    assert known.alike is None
-    assert known.side_without_leaves().is_shared
+    known.learn(leaves, read_facts(leaves, True))
+    side_cache.of(structure, outline_of([torch.ones(4)]))  # by another thread
+    assert known.learn(leaves, read_facts(leaves, True)) is None
+    assert known.guards is None
+    assert known.side_without_leaves().is_template
 
 
 @pytest.mark.parametrize("count", [3, 17])
@@ -126,11 +126,11 @@ def test_what_comes_again_in_the_next_call_has_guards(count: int, tmp_path: Path
         for _ in range(3):
             for length in range(1, 5):
                 model(*[torch.ones(length) for _ in range(count)])
-        assert (parts.known_calls.call is None) == (count > 16)
+        assert (parts.snapshots.cache.latest_call is None) == (count > 16)
         for _ in range(3):
             model(*[torch.ones(9) for _ in range(count)])
-        assert parts.known_calls.call is not None
-        assert parts.known_calls.call.is_like([torch.ones(9) for _ in range(count)])
+        assert parts.snapshots.cache.latest_call is not None
+        assert parts.snapshots.cache.latest_call.accept([torch.ones(9) for _ in range(count)])
     assert len(read(tmp_path / "t.tape").calls) == 3 * 4 + 3
 
 
@@ -164,7 +164,7 @@ def test_leaves_that_share_memory_are_not_recognized(wanted: bool, count: int) -
     both = torch.randn(4 * count)
     assert not fits(repeat, list(both.split(4)))
     aliases = tuple(Alias(0, 16 * number) for number in range(count))
-    assert look_at(list(both.split(4)), wanted).storages == aliases
+    assert read_facts(list(both.split(4)), wanted).storages == aliases
     assert learned(list(both.split(4)), structure) is None
 
 
@@ -198,9 +198,9 @@ def test_inference_tensors_are_told_apart_in_every_mode(
                 leaves = leaves_of[id(kind)]
                 with MODES[then]():
                     found = fits(repeat, leaves)
-                    read = look_at(leaves, wanted)
-                    alone = count == 1 and repeat.is_like_single(leaves[0])
-                assert not found or parts_of(repeat.look) == parts_of(read)
+                    read = read_facts(leaves, wanted)
+                    alone = count == 1 and repeat.accept_result(leaves[0])
+                assert not found or parts_of(repeat.facts) == parts_of(read)
                 assert found == (kind is known) or first != then
                 assert count > 1 or alone == found
 
@@ -220,9 +220,9 @@ ODD = """
 import sys, torch
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.facts import Alias
-from calltape_recorder.snapshot.known_calls import Alike, Known, KnownCalls
-from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.snapshot.known_calls import Known
+from calltape_recorder.snapshot.side_cache import Alike, Known, KnownCalls
+from calltape_recorder.snapshot.side_facts import look_at
+from calltape_recorder.snapshot.side_cache import Known
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 a = torch.randn(4, 4)
@@ -253,18 +253,18 @@ both, one = learned(pair, plain), learned(single, plain[:1])
 assert both is not None and one is not None
 asked = 0
 for first in [*odd, a]:
-    one.is_like_single(first)
-    one.is_like([first]) and one.has_memory_of([first])
+    one.accept_result(first)
+    one.accept([first]) and one.accept_memory([first])
     mine = learned(single, [first])
     for second in [*odd, torch.randn(4, 4)]:
         for leaves in ([first, second], [second, first]):
-            asked += both.is_like(leaves) and both.has_memory_of(leaves)
+            asked += both.accept(leaves) and both.accept_memory(leaves)
             made = learned(pair, leaves)
             for others in (leaves, plain):
-                if made is not None and made.is_like(others):
-                    made.has_memory_of(others)
+                if made is not None and made.accept(others):
+                    made.accept_memory(others)
         if mine is not None:
-            mine.is_like_single(second)
+            mine.accept_result(second)
 print("alive", asked)
 """
 
@@ -278,16 +278,16 @@ def test_no_kind_of_tensor_ends_the_process() -> None:
 
 
 def test_calls_are_counted_once_also_of_what_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN_CALLS", 1)
-    known_calls, structure = KnownCalls(), structure_of(1)
+    monkeypatch.setattr(module, "MAX_CACHED_SIDES", 1)
+    side_cache, structure = SideCache(), structure_of(1)
 
     def told() -> list[int]:
-        return [calls for _, _, calls in known_calls.counted()]
+        return [calls for _, _, calls in side_cache.counted()]
 
-    counted, late = 0, known_calls.of(structure, outline_of([torch.ones(3)]))
+    counted, late = 0, side_cache.of(structure, outline_of([torch.ones(3)]))
     assert late is not None
     for size in (4, 5, 4):
-        known = known_calls.of(structure, outline_of([torch.ones(size)]))
+        known = side_cache.of(structure, outline_of([torch.ones(size)]))
         assert known is not None
         for _ in range(3):
             next(known.calls)
@@ -295,28 +295,28 @@ def test_calls_are_counted_once_also_of_what_is_forgotten(monkeypatch: pytest.Mo
         counted += sum(told())
     assert counted == 9
     next(late.calls)  # by a thread that had found it before
-    assert list(known_calls.counted()) == [(structure, late.outline, 1)]
-    assert (len(known_calls), known_calls.forgotten) == (2, 1)  # somebody holds it
+    assert list(side_cache.counted()) == [(structure, late.outline, 1)]
+    assert (len(side_cache), side_cache.evicted) == (2, 1)  # somebody holds it
     next(late.calls)
     del late
     assert (told(), told()) == ([1], [])
-    assert (len(known_calls), known_calls.forgotten) == (1, 0)
+    assert (len(side_cache), side_cache.evicted) == (1, 0)
 
 
 def test_how_many_are_remembered_is_bounded() -> None:
-    known_calls = KnownCalls()
+    side_cache = SideCache()
     structures = [structure_of(1) for _ in range(3000)]
     for one in structures:
         leaves = [torch.empty(3)]
-        known = known_calls.of(one, outline_of(leaves))
+        known = side_cache.of(one, outline_of(leaves))
         assert known is not None
-        assert known is known_calls.of(one, outline_of(leaves))
-        assert known.learn(leaves, look_at(leaves, True)) is None
-        assert known.learn(leaves, look_at(leaves, True)) is not None
-    assert known_calls.forgotten == 3000 - 1024
+        assert known is side_cache.of(one, outline_of(leaves))
+        assert known.learn(leaves, read_facts(leaves, True)) is None
+        assert known.learn(leaves, read_facts(leaves, True)) is not None
+    assert side_cache.evicted == 3000 - 1024
     for _ in range(2):
-        assert list(known_calls.counted()) == []
-    assert len(known_calls) == 1024
+        assert list(side_cache.counted()) == []
+    assert len(side_cache) == 1024
 
 
 @pytest.mark.parametrize("options", [{}, {"values": "none"}])
@@ -343,7 +343,8 @@ def test_a_growing_cache_is_recognized_when_its_lengths_come_again(
     read again for the next."""
     looks: list[int] = []
     monkeypatch.setattr(
-        "calltape_recorder.handler.look_at", lambda *args: looks.append(1) or look_at(*args)
+        "calltape_recorder.snapshot.snapshots.read_facts",
+        lambda *args: looks.append(1) or read_facts(*args),
     )
     model, counts = Echo(), list[int]()
     with record(model, tmp_path / "t.tape", values="none"):

@@ -21,7 +21,7 @@ from calltape_recorder.snapshot.facts import (
     REQUIRES_GRAD,
     SIMPLE,
     Alias,
-    Facts,
+    LeafFacts,
     Shape,
     data_ptr,
     facts_of,
@@ -42,12 +42,12 @@ from calltape_schema.objects import name_of
 from calltape_schema.privacy import FEWEST_RANGED
 
 
-class Look:
+class SideFacts:
     """What is known of the leaves of one side before anything is copied. Sides whose leaves look
     the same share one, and what follows from it.
 
     Attributes:
-        facts: per leaf. Those of a structure are mostly one object, whatever grows.
+        per_leaf: facts. Those of a structure are mostly one object, whatever grows.
         shapes: per leaf.
         same: per leaf, the earlier leaf that has the same memory and facts, or itself; None if no
             two leaves share memory.
@@ -58,24 +58,24 @@ class Look:
         is_on_cuda: whether any leaf is copied from a CUDA device.
     """
 
-    __slots__ = ("facts", "is_on_cuda", "nbytes", "same", "shapes", "sizes", "storages")
+    __slots__ = ("is_on_cuda", "nbytes", "per_leaf", "same", "shapes", "sizes", "storages")
 
     def __init__(
-        self, facts: tuple[Facts, ...], shapes: tuple[Shape, ...], sizes: tuple[int, ...],
+        self, per_leaf: tuple[LeafFacts, ...], shapes: tuple[Shape, ...], sizes: tuple[int, ...],
         same: tuple[int, ...] | None = None, storages: tuple[Alias | None, ...] | None = None,
     ) -> None:  # fmt: skip
-        self.facts = facts
+        self.per_leaf = per_leaf
         self.shapes = shapes
         self.sizes = sizes
         self.nbytes = sum(sizes)
-        self.is_on_cuda = any(fact.direct == "cuda" for fact in facts)
+        self.is_on_cuda = any(fact.direct == "cuda" for fact in per_leaf)
         self.same = same
         self.storages = storages
 
     @property
     def is_plain(self) -> bool:
         """Whether all are plain tensors that are copied as they lie, each with its own memory."""
-        return self.same is None and all(map(is_plain, self.facts))
+        return self.same is None and all(map(is_plain, self.per_leaf))
 
 
 _CAPTURED = "a CUDA graph is being captured"
@@ -84,19 +84,19 @@ _Tensor = torch.Tensor
 _cpu = torch.device("cpu")
 
 
-def look_at(leaves: list[Any], wanted: Wanted, before: tuple[Facts, ...] = ()) -> Look:
+def read_facts(leaves: list[Any], wanted: Wanted, before: tuple[LeafFacts, ...] = ()) -> SideFacts:
     """Facts, shapes, sizes and aliases of these leaves.
 
     A leaf that is not wanted has a size only if its range is kept. It then has integers, not few of
     them, and at most :data:`MAX_RANGE_BYTES`. Facts that equal those from ``before`` are the same
     object.
     """
-    facts: list[Facts] = []
+    facts: list[LeafFacts] = []
     shapes: list[Shape] = []
     sizes: list[int] = []
     storages: list[int] = []
     any_cuda = False
-    fact: Facts | None
+    fact: LeafFacts | None
     for index, leaf in enumerate(leaves):
         kept = wanted if isinstance(wanted, bool) else wanted[index]
         try:
@@ -135,16 +135,18 @@ def look_at(leaves: list[Any], wanted: Wanted, before: tuple[Facts, ...] = ()) -
     if len(set(storages)) < len(storages):
         same, aliases = _aliased(leaves, facts, shapes, sizes, storages, wanted)
     found = tuple(facts)
-    return Look(before if found == before else found, tuple(shapes), tuple(sizes), same, aliases)
+    return SideFacts(
+        before if found == before else found, tuple(shapes), tuple(sizes), same, aliases
+    )
 
 
-_plain: dict[tuple[Any, ...], Facts] = {}
+_plain: dict[tuple[Any, ...], LeafFacts] = {}
 """Facts of plain tensors by what was read of them. Equal leaves have one object. So a call that
 waits to be written adds few objects to those that Python's garbage collector goes through: with one
 for each leaf, the collector took half of the time of a recorded decode step."""
 
 
-def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
+def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> LeafFacts | None:
     """The facts of a contiguous tensor of the plain class; None if it is no plain tensor."""
     dtype, keys, requires_grad = traits
     device = _cpu
@@ -163,25 +165,25 @@ def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
         return None
     if len(_plain) >= MAX_FACTS:
         _plain.clear()
-    made = _plain[traits] = Facts(dtype, device, flags, None, device.type)
+    made = _plain[traits] = LeafFacts(dtype, device, flags, None, device.type)
     return made
 
 
-def _has_range(fact: Facts, size: int) -> bool:
+def _has_range(fact: LeafFacts, size: int) -> bool:
     known = DTYPES.get(fact.dtype)
     if known is None or not known.is_integer:
         return False
     return FEWEST_RANGED * known.itemsize <= size <= MAX_RANGE_BYTES
 
 
-def _careful(leaf: Any, kept: bool) -> tuple[Facts, Shape, int, int]:
+def _careful(leaf: Any, kept: bool) -> tuple[LeafFacts, Shape, int, int]:
     """Facts, shape, storage and size of a leaf that may be anything."""
     fact, shape = facts_of(leaf)
     fact, storage, size = _read_carefully(leaf, fact, shape)
     return fact, shape, storage, size if kept or _has_range(fact, size) else 0
 
 
-def _read_carefully(leaf: Any, fact: Facts, shape: Shape) -> tuple[Facts, int, int]:
+def _read_carefully(leaf: Any, fact: LeafFacts, shape: Shape) -> tuple[LeafFacts, int, int]:
     if fact.missing is not None:
         return fact, id(leaf), 0
     if not issubclass(type(leaf), _Tensor):
@@ -205,7 +207,7 @@ def _read_carefully(leaf: Any, fact: Facts, shape: Shape) -> tuple[Facts, int, i
 
 
 def _aliased(
-    leaves: list[Any], facts: list[Facts], shapes: list[Shape], sizes: list[int],
+    leaves: list[Any], facts: list[LeafFacts], shapes: list[Shape], sizes: list[int],
     storages: list[int], wanted: Wanted,
 ) -> tuple[tuple[int, ...], tuple[Alias | None, ...]]:  # fmt: skip
     """``same`` and ``storages`` of a look. A leaf that is the same as another gets size 0."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_recorder import bounds, record
-from calltape_recorder.bounds import MAX_REMEMBERED_PARTS, Remembered
+from calltape_recorder.bounds import MAX_CACHED_WEIGHT, BoundedDict
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.walk import capture_inputs
 from tests.recorder.models import Add
@@ -17,8 +17,8 @@ from tests.recorder.reading import read
 from tests.recorder.waiting import in_threads
 
 
-def made(most: int = 1000) -> Remembered[int, str]:
-    return Remembered(most, lambda _, value: len(value))
+def made(most: int = 1000) -> BoundedDict[int, str]:
+    return BoundedDict(most, lambda _, value: len(value))
 
 
 def test_the_oldest_go_first() -> None:
@@ -31,21 +31,21 @@ def test_the_oldest_go_first() -> None:
 def test_large_ones_leave_room_for_few() -> None:
     known = made()
     for number in range(100):
-        known.keep(number, "x" * (MAX_REMEMBERED_PARTS // 4))
+        known.keep(number, "x" * (MAX_CACHED_WEIGHT // 4))
     assert [number for number in range(100) if known.get(number)] == [96, 97, 98, 99]
 
 
 def test_one_that_is_too_large_is_not_remembered_and_displaces_nothing() -> None:
     known = made()
     known.keep(1, "x")
-    known.keep(2, "x" * (MAX_REMEMBERED_PARTS + 1))
+    known.keep(2, "x" * (MAX_CACHED_WEIGHT + 1))
     known.keep(1, "y")
     assert (known.get(1), known.get(2), len(known)) == ("y", None, 1)
 
 
 def test_structures_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 calls of 3,000 tensors took 400 MB, whatever the bound of the queue was."""
-    monkeypatch.setattr(bounds, "MAX_REMEMBERED_PARTS", 4000)
+    monkeypatch.setattr(bounds, "MAX_CACHED_WEIGHT", 4000)
     x, built = torch.zeros(1), list[Structure]()
     structures = Structures(built.append)
     each = [capture_inputs(([x] * (500 + number),), {})[0] for number in range(20)]
