@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer import ExportOptions, NoVariant, Programs, export, open_tape
 from calltape_analyzer.observing.groups import SortedCall
@@ -154,12 +155,9 @@ class _Failing(TorchModel):
 def test_a_program_that_fails_spoils_nothing_for_the_next(
     programs: Programs, error: Exception, is_of_inputs: bool
 ) -> None:
-    first, second = copy(programs["main"]), programs["main"]
-    first.variant = copy(first.variant)
-    first.variant.name = "first"
-    first.model = _Failing(first.model.exported)
-    first.model.error = error
-    several = Programs([first, second], programs.sorter)
+    failing = _Failing(programs["main"].model.exported)
+    failing.error = error
+    several = with_first(programs, failing)
     x = torch.ones(3, 4)
     if is_of_inputs:
         torch.testing.assert_close(several(x), torch.ones(3, 4) + 1)
@@ -167,6 +165,68 @@ def test_a_program_that_fails_spoils_nothing_for_the_next(
     else:
         with pytest.raises(torch.OutOfMemoryError):
             several(x)
+
+
+def with_first(programs: Programs, model: TorchModel) -> Programs:
+    """The same programs, and before them one for the same calls that this model runs."""
+    first = copy(programs["main"])
+    first.variant = copy(first.variant)
+    first.variant.name = "first"
+    first.model = model
+    return Programs([first, programs["main"]], programs.sorter)
+
+
+class _Copies(TorchDispatchMode):
+    """Counts new tensors of as many floats as the argument has."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype is torch.float32:
+            old = [arg.untyped_storage().data_ptr() for arg in args if torch.is_tensor(arg)]
+            is_new = result.untyped_storage().data_ptr() not in old
+            self.count += is_new and result.numel() == 12
+        return result
+
+
+class _Watched(TorchModel):
+    """Notes at each run how many copies there are by then, and whether it gets the caller's."""
+
+    copies: _Copies
+    x: torch.Tensor
+    runs: list[tuple[int, bool]]
+    fails: bool
+
+    def run(self, inputs: Any) -> list[Any]:
+        self.runs.append((self.copies.count, inputs["x"].data_ptr() == self.x.data_ptr()))
+        if self.fails:
+            raise AssertionError("x")
+        return super().run(inputs)
+
+
+@pytest.mark.parametrize(
+    ("fails", "runs"), [([True, False], [(1, True)] * 2), ([False], [(0, True)])]
+)
+def test_the_last_program_runs_on_the_caller_s_arguments_and_nothing_is_copied_for_it(
+    programs: Programs, fails: list[bool], runs: list[tuple[int, bool]]
+) -> None:
+    """A copy of a cache would be as large as the cache. Before others there is one to go back
+    to."""
+    x, copies, seen = torch.ones(3, 4), _Copies(), list[tuple[int, bool]]()
+
+    def watched(fails: bool) -> TorchModel:
+        model = _Watched(programs["main"].model.exported)
+        model.copies, model.x, model.runs, model.fails = copies, x, seen, fails
+        return model
+
+    models = list(map(watched, fails))
+    programs["main"].model = models[-1]
+    several = with_first(programs, models[0]) if len(models) > 1 else programs
+    with copies:
+        result = several(x)
+    assert seen == runs
+    torch.testing.assert_close(result, torch.ones(3, 4) + 1)
 
 
 def test_of_many_reasons_the_nearest_is_told() -> None:
