@@ -10,8 +10,8 @@ FAULTS = (
     Fault(
         "recorder-dropped-calls-not-in-the-file",
         f"{_RECORDER}keep/ledger.py",
-        "self._account[reason] += calls",
-        "self._account[reason] += 0",
+        "self._outcomes[reason] += calls",
+        "self._outcomes[reason] += 0",
         "The end of a file says nothing of calls that were lost.",
         ("recorder/keep/test_accounts.py",),
     ),
@@ -58,8 +58,8 @@ FAULTS = (
     Fault(
         "recorder-same-address-same-values",
         f"{_RECORDER}snapshot/earlier_copies.py",
-        "known[:3] == (size, fact.dtype, shape) and are_equal(known.place, known.span, address):",
-        "known[:3] == (size, fact.dtype, shape):",
+        "copy[:3] == (size, fact.dtype, shape) and are_equal(copy.place, copy.span, address):",
+        "copy[:3] == (size, fact.dtype, shape):",
         "A cache that is written in place has the values of an earlier call on the tape.",
         ("recorder/snapshot/test_earlier_copies.py",),
     ),
@@ -74,8 +74,8 @@ FAULTS = (
     Fault(
         "recorder-message-of-an-exception",
         f"{_RECORDER}handler.py",
-        "if pipeline.withholds:",
-        "if not pipeline.withholds:",
+        "if pipeline.omits_values:",
+        "if not pipeline.omits_values:",
         "The message of an exception quotes an input that was to stay private.",
         ("recorder/test_privacy.py", "recorder/test_privacy_facts.py"),
     ),

@@ -155,8 +155,8 @@ def test_options_that_follow_from_others(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     assert check_options({"control": Path("c.json")}).control == str(tmp_path / "c.json")
     rolling = check_options({"when_full": "delete_oldest", "max_disk_bytes": 2**20})
-    assert rolling.most_in_segment == 2**17
-    assert check_options({"max_age_seconds": 80}).most_seconds_in_segment == 10.0
+    assert rolling.max_segment_bytes == 2**17
+    assert check_options({"max_age_seconds": 80}).max_segment_seconds == 10.0
     with pytest.raises(TapeError, match="more than one file"):
         check_options({"when_full": "delete_oldest"})
 

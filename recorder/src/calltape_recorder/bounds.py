@@ -46,13 +46,14 @@ MAX_TEXT_BYTES = 16 * 1024 * 1024
 MAX_INT_BITS = 8 * 1000
 """An int: the format has at most 1024 bytes of one, and a reader prints it in quadratic time."""
 MAX_NAME_CHARACTERS = 1000
-"""A name, key or path of the host: the format has room for 1024."""
+"""A name, key or path of the application: the format has room for 1024."""
 MAX_TYPE_NAME_CHARACTERS = 512
 """The name of a class: it stands at each node."""
 MAX_CHUNKS = 256
 """Chunks that a stream yields: a structure is remembered for each length of their list."""
 MAX_CLASSES = 10_000
-"""Classes that are known by now: each is kept alive, and a host may make new ones forever."""
+"""Classes that are known by now: each is kept alive, and an application may make new ones
+forever."""
 MAX_SEARCHED = 2000
 """Objects, functions or classes of layers that are looked at to find whether a method leads to
 another one, or which variables a model reads: ``attach`` waits for it."""
@@ -68,7 +69,8 @@ MAX_RANGE_BYTES = 1024 * 1024
 MAX_CACHED_WEIGHT = 128 * 1024
 """Tensors, or nodes, of all entries of one cache: some tens of megabytes."""
 MAX_STRUCTURES = 1024
-"""Structures that are known again: a model has dozens, a host that makes keys any number."""
+"""Structures that are known again: a model has dozens, an application that makes keys any
+number."""
 MAX_CACHED_SIDES = 1024
 """Structures with their dtypes and shapes: the steps of a generation have as many lengths."""
 MAX_FACTS = 1024
@@ -83,7 +85,7 @@ MAX_MODULE_SEARCHES = 16
 """Searches for the name of a module that is a key: in a model that gets new parts again and again,
 most are found in the end."""
 MAX_KNOWN_PATHS = 4096
-"""Paths for which it is known what is withheld."""
+"""Paths for which it is known what is omitted."""
 MAX_DATA_KEY_PLACES = 256
 """Dicts whose keys are watched: whether they come back."""
 MAX_EARLIER_TENSORS = 4096
@@ -135,7 +137,7 @@ MAX_WAITING_WEIGHT = 200_000
 """Dtypes and shapes of those that are evicted and not in the table yet. From half of it on they are
 added to the table; if the writer is late, more are not told apart."""
 MAX_NAMEABLE_STRUCTURES = 4096
-"""Structures that the table may name although values are withheld."""
+"""Structures that the table may name although values are omitted."""
 
 # The queue, the files, and waits.
 
@@ -158,7 +160,7 @@ that is less: it is what a process that is killed does not tell."""
 COUNTS_BYTES = 4 * 512
 """What was counted takes so much of a file, in two places, nearly always."""
 MAX_UNSEALED_FILES = 16
-"""Open files that wait for their ends: each is a descriptor of the host."""
+"""Open files that wait for their ends: each is a descriptor of the application."""
 END_SHARE = 8
 """An end takes at most this part of ``max_disk_bytes``, besides its index."""
 AHEAD_SHARE = 4

@@ -49,14 +49,14 @@ class _Dump(_Record):
     reason: Annotated[str, Field(max_length=1000)] = "control file"
 
 
-class _Wishes(_Record):
+class _Settings(_Record):
     paused: bool | None = None
     rate: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     seal: int | str | None = None
     dump: _Dump | int | str | None = None
 
     @property
-    def wanted_dump(self) -> _Dump | None:
+    def dump_request(self) -> _Dump | None:
         given = self.dump
         return given if given is None or isinstance(given, _Dump) else _Dump(id=given)
 
@@ -80,7 +80,7 @@ class ControlFile:
         self.path = os.fspath(path)
         self._seen: _FileState | None = None  # the file as it was last read
         self._bad: _FileState | None = None  # the file as it was when it could not be read once
-        self._warn = Notices(withholds=False).warn  # says each text once
+        self._warn = Notices(omits_values=False).warn  # says each text once
         self.trouble: str | None = None
         self._fresh = True  # nothing was read yet, so the first values are not a change
         self._paused: bool | None = None
@@ -94,9 +94,9 @@ class ControlFile:
         raises. Only one thread may call it at a time."""
         try:
             first, self._first = self._first, None
-            for wishes in (first, self._read()):
-                if wishes is not None:
-                    self._apply(wishes, recorder)
+            for settings in (first, self._read()):
+                if settings is not None:
+                    self._apply(settings, recorder)
         except Exception as error:
             self._warn(f"the control file {self.path} could not be applied: {error!r:.300}")
 
@@ -108,7 +108,7 @@ class ControlFile:
         new._paused, new._rate = self._paused, self._rate
         return new
 
-    def _read(self) -> _Wishes | None:
+    def _read(self) -> _Settings | None:
         """What the file says; None if it did not change or cannot be read."""
         try:
             seen = _state_of(self.path)
@@ -125,7 +125,7 @@ class ControlFile:
                 return None
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
-                refused = foreign_hand(self.path, os.fstat(descriptor))
+                refused = why_untrusted(self.path, os.fstat(descriptor))
                 if refused is not None:
                     # Every poll looks at it again, because its permissions may change while its
                     # text does not.
@@ -135,7 +135,7 @@ class ControlFile:
                 text = file.read(MAX_CONTROL_BYTES)
             if _state_of(self.path) != seen:
                 return None  # somebody is writing it; the next poll reads it
-            wishes = _Wishes.model_validate_json(text)
+            settings = _Settings.model_validate_json(text)
         except (OSError, ValueError) as error:
             # It is said if this is so twice in a row: the first time somebody may be writing it.
             now: _FileState | None = None
@@ -149,34 +149,34 @@ class ControlFile:
             return None
         self._seen, self._bad, self.trouble = seen, None, None
         if self._fresh:
-            dump = wishes.wanted_dump
-            self._fresh, self._seal = False, wishes.seal
+            dump = settings.dump_request
+            self._fresh, self._seal = False, settings.seal
             self._dump = None if dump is None else dump.id
-        unknown = ", ".join(map(repr, list(wishes.model_extra or ())[:5]))
+        unknown = ", ".join(map(repr, list(settings.model_extra or ())[:5]))
         if unknown:
             self._warn(f"the control file {self.path} has unknown keys: {unknown[:300]}")
-        return wishes
+        return settings
 
-    def _apply(self, wishes: _Wishes, recorder: Controlled) -> None:
+    def _apply(self, settings: _Settings, recorder: Controlled) -> None:
         # A state that the file set and no longer asks for is taken back. A state that it never set
         # is left alone.
-        paused = wishes.paused
+        paused = settings.paused
         if paused is None and self._paused:
             paused = False
         if paused is not None and paused != self._paused:
             self._do(recorder.pause if paused else recorder.resume)
             # This comes after the action, so that a fork in between does the action again.
             self._paused = paused
-        has_rate = "rate" in wishes.model_fields_set or self._rate is not None
-        if has_rate and (wishes.rate,) != self._rate:
-            self._do(recorder.set_rate, wishes.rate)
-            self._rate = (wishes.rate,)
-        dump = wishes.wanted_dump
+        has_rate = "rate" in settings.model_fields_set or self._rate is not None
+        if has_rate and (settings.rate,) != self._rate:
+            self._do(recorder.set_rate, settings.rate)
+            self._rate = (settings.rate,)
+        dump = settings.dump_request
         if dump is not None and dump.id != self._dump:
             self._dump = dump.id
             self._do(recorder.dump, dump.reason)
-        if wishes.seal is not None and wishes.seal != self._seal:
-            self._seal = wishes.seal
+        if settings.seal is not None and settings.seal != self._seal:
+            self._seal = settings.seal
             self._do(recorder.seal)
 
     def _do(self, action: Callable[..., Any], *args: Any) -> None:
@@ -196,14 +196,14 @@ def _state_of(path: str) -> _FileState | None:
         ValueError: it is not a regular file (to open a pipe would wait), or it is too large.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a regular file")
-    if found.st_size > MAX_CONTROL_BYTES:
-        raise ValueError(f"it has {found.st_size} bytes; the limit is {MAX_CONTROL_BYTES}")
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    if status.st_size > MAX_CONTROL_BYTES:
+        raise ValueError(f"it has {status.st_size} bytes; the limit is {MAX_CONTROL_BYTES}")
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _one_line(error: Exception) -> str:
@@ -221,17 +221,17 @@ def _one_line(error: Exception) -> str:
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def foreign_hand(path: str, found: os.stat_result) -> str | None:
+def why_untrusted(path: str, status: os.stat_result) -> str | None:
     """Why somebody other than this user or root may have written a file; None if nobody may.
 
     Args:
         path: the path of the file.
-        found: the status of the file, as it was opened.
+        status: of the file, as it was opened.
     """
     if not hasattr(os, "geteuid"):
         return None
     real = os.path.realpath(path)
-    reason = _written_by_others(found, "it")
+    reason = _written_by_others(status, "it")
     # Whoever may write to a directory above the file may put another file or directory in its
     # place, unless only owners may remove their entries (/tmp). If the path is a link, the same
     # holds for the directories that it leads to.
@@ -245,13 +245,13 @@ def foreign_hand(path: str, found: os.stat_result) -> str | None:
     return reason
 
 
-def _written_by_others(found: os.stat_result, what: str) -> str | None:
-    if not _is_ours(found):
-        return f"{what} belongs to user {found.st_uid}, not to this one or root"
-    if found.st_mode & _OTHERS_WRITE:
-        return f"others can write to {what} ({stat.filemode(found.st_mode)}); run chmod go-w"
+def _written_by_others(status: os.stat_result, what: str) -> str | None:
+    if not _is_ours(status):
+        return f"{what} belongs to user {status.st_uid}, not to this one or root"
+    if status.st_mode & _OTHERS_WRITE:
+        return f"others can write to {what} ({stat.filemode(status.st_mode)}); run chmod go-w"
     return None
 
 
-def _is_ours(found: os.stat_result) -> bool:
-    return found.st_uid in (os.geteuid(), 0)
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), 0)

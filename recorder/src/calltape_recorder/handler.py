@@ -1,8 +1,9 @@
 """Handles one call: counts it, looks at it, decides, copies, and hands it over.
 
-This is the path inside the host's call. If something goes wrong in it, that is counted and logged
-once, and not raised. Only exceptions that were sent to the host (``KeyboardInterrupt`` and similar
-ones, which can arrive anywhere) pass through, and the counts are right even then.
+This is the path inside the application's call. If something goes wrong in it, that is counted and
+logged once, and not raised. Only exceptions that were sent to the application
+(``KeyboardInterrupt`` and similar ones, which can arrive anywhere) pass through, and the counts are
+right even then.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ class CallHandler:
             call.error = ("builtins:BaseException", "the call ended without returning")
         else:
             message = _message(error)
-            if pipeline.withholds:  # the message may quote an input of the model
+            if pipeline.omits_values:  # the message may quote an input of the model
                 message = length_of_text(message)
             if not pipeline.ledger.reserve(call, len(message)):
                 message = message[:MAX_UNHELD_ERROR_CHARACTERS]
@@ -263,15 +264,15 @@ class CallHandler:
         if pipeline is not None:
             pipeline.drop(call, DropReason.UNFINISHED)
 
-    def skip(self, *, said: bool) -> None:
-        """Counts a call that something traces. ``said`` is True if later calls of what is being
+    def skip(self, *, warn: bool) -> None:
+        """Counts a call that something traces. ``warn`` is True if later calls of what is being
         compiled will not be seen: then the user is warned."""
         pipeline = self.pipeline
         if not self.active or pipeline is None:
             return
         if pipeline.ledger.see() is not None:
             pipeline.ledger.drop(DropReason.TRACING)
-        if said:
+        if warn:
             pipeline.notices.warn(
                 "the recorded module is compiled with fullgraph=True, by itself or within something"
                 " larger: its calls are not seen, and each compilation is counted as 'tracing'."
@@ -318,9 +319,9 @@ def _stop_of_recomputation() -> Any:
 
 def _message(error: BaseException) -> str:
     try:
-        # A text of the host's own class may have methods of its own.
+        # A text of the application's own class may have methods of its own.
         return str.__getitem__(str(error), slice(MAX_ERROR_CHARACTERS)) + ""
-    except BaseException as broken:  # the host's own __str__
+    except BaseException as broken:  # the application's own __str__
         if is_interrupt(broken):
             raise
         return f"(its text raised {name_of(type(broken))})"

@@ -172,7 +172,8 @@ def absolute_path(path: Any) -> str:
             "usage", "the path contains a zero character", path=text, advice="remove it"
         )
     try:
-        # A relative path would change its meaning: a host that becomes a daemon changes directory.
+        # A relative path would change its meaning: an application that becomes a daemon changes
+        # directory.
         return os.path.join(os.getcwd(), text)
     except OSError:  # the current directory was deleted
         return text
@@ -395,14 +396,14 @@ class Options(BaseModel):
         return self.when_full == "delete_oldest"
 
     @property
-    def most_in_segment(self) -> int | None:
+    def max_segment_bytes(self) -> int | None:
         """Bytes at which the next file begins."""
         if self.segment_bytes is None and self.deletes and self.max_disk_bytes is not None:
             return max(self.max_disk_bytes // OLDEST_SHARE, 1)
         return self.segment_bytes
 
     @property
-    def most_seconds_in_segment(self) -> float | None:
+    def max_segment_seconds(self) -> float | None:
         """Seconds after which the next file begins."""
         if self.segment_seconds is None and self.max_age_seconds is not None:
             return self.max_age_seconds / OLDEST_SHARE
@@ -411,7 +412,7 @@ class Options(BaseModel):
     @property
     def is_rolling(self) -> bool:
         """Whether there may be several files."""
-        return self.most_in_segment is not None or self.most_seconds_in_segment is not None
+        return self.max_segment_bytes is not None or self.max_segment_seconds is not None
 
     def policy(self) -> Policy:
         """The options as the manifest notes them."""
@@ -425,7 +426,7 @@ class Options(BaseModel):
             "leaf_values": () if is_plain else patterns,
             "keep": keep and keep[:MAX_POLICY_CHARACTERS],
             "flight_recorder": flight and FlightPolicy(calls=flight.calls, bytes=flight.bytes),
-            "segment_bytes": self.most_in_segment,
+            "segment_bytes": self.max_segment_bytes,
             "when_full": self.when_full if self.max_disk_bytes is not None else None,
         })  # fmt: skip
 

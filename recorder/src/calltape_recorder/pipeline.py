@@ -15,8 +15,8 @@ from typing import cast
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
 from calltape_recorder.capture.names import ModuleNames
+from calltape_recorder.capture.omissions import Omissions, strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
-from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer, FlightCalls
 from calltape_recorder.keep.ledger import Ledger, State, Stats, UnkeptCounter
@@ -65,7 +65,7 @@ class Pipeline:
         snapshots: copies what calls get and return.
         unkept: counts the inputs of calls that are not on the tape.
         hand_over: takes a call that ended.
-        withholds: whether values are withheld.
+        omits_values: whether values are omitted.
         notices: what people are told.
 
     Raises:
@@ -95,22 +95,22 @@ class Pipeline:
         max_bytes = options.max_queue_bytes + (0 if flight is None else flight.bytes)
         self.ledger = Ledger(max_bytes, options.max_calls, options.max_share)
         self.buffers = HostMemory(max_bytes)
-        self._withholding = Withholding(options.patterns)
-        self.withholds = self._withholding.withholds
+        self._omissions = Omissions(options.patterns)
+        self.omits_values = self._omissions.omits_values
         self.snapshots = Snapshots(
-            self.ledger, self.buffers, Structures(on_new, self._withholding), module_names
+            self.ledger, self.buffers, Structures(on_new, self._omissions), module_names
         )
         cache = self.snapshots.cache
         self.admission = Admission(self, self.ledger, cache, holds=flight is not None)
-        self.unkept = UnkeptCounter(cache, written_only=self.withholds)
-        self.notices = Notices(withholds=self.withholds)
+        self.unkept = UnkeptCounter(cache, written_only=self.omits_values)
+        self.notices = Notices(omits_values=self.omits_values)
         self.segments = Segments(
             path, overwrite, options, self.ledger, self._drain, self._gone, self.notices,
         )  # fmt: skip
         self.writer = Writer(
             self.segments, Encoder(), self.ledger,
             self.buffers, self._each_second,
-            self._unwritten, self.notices, self.unkept.may_name if self.withholds else None,
+            self._unwritten, self.notices, self.unkept.may_name if self.omits_values else None,
         )  # fmt: skip
         self.writer.waits_with = [
             self.ledger, self.buffers, cache, self.unkept, self.segments.budget, *others,
@@ -151,11 +151,11 @@ class Pipeline:
             return
         options = self.options
         parameters = () if target is None else target.signature or ()
-        self._withholding = Withholding(options.patterns, parameters)
+        self._omissions = Omissions(options.patterns, parameters)
         for pattern in strange_patterns(options.patterns, parameters):
             self.notices.warn(f"values: no argument matches {pattern!r}")
-            self._withholding.unmatched.discard(pattern)  # told once
-        self.snapshots.structures = Structures(self._on_new, self._withholding)
+            self._omissions.unmatched.discard(pattern)  # told once
+        self.snapshots.structures = Structures(self._on_new, self._omissions)
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=now_ns(), producer=describe_producer(), target=target,
@@ -186,7 +186,7 @@ class Pipeline:
         self.admission.follow(answer, None if rate is None else rate.decider())
 
     def decide(self, view: CallView) -> int:
-        """Whether a call is kept, if the admission cannot tell. An exception of the host's
+        """Whether a call is kept, if the admission cannot tell. An exception of the application's
         predicate passes through; no lock is held while the predicate runs."""
         if self._is_novelty_lost:
             self._start_over()
@@ -288,8 +288,8 @@ class Pipeline:
         if is_sealed and self.begun:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
             self.notices.tell("closed", says)
-        if stats.kept and self.withholds:
-            patterns, unmatched = self.options.patterns, self._withholding.unmatched
+        if stats.kept and self.omits_values:
+            patterns, unmatched = self.options.patterns, self._omissions.unmatched
             for says in unmatched_words(patterns, unmatched, outputs=self.options.outputs):
                 self.notices.tell(says, f"values: {says}", level=logging.WARNING)
         self.notices.say_news()

@@ -36,7 +36,7 @@ from calltape_recorder.options import Keywords, absolute_path, check_options
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.threads import RLock, value_of
 from calltape_recorder.write.disk_file import free_path
-from calltape_recorder.write.notices import say, say_kept
+from calltape_recorder.write.notices import say, say_deferred
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.fields import now_ns
@@ -97,7 +97,7 @@ class Recorder:
         self.path = _file_in(absolute_path(path), "tape")
         pipeline = self._pipeline_at(self.path, chosen.overwrite)
         self._handler = CallHandler(pipeline, self._renew, outputs=chosen.outputs)
-        lifecycle.know(self)
+        lifecycle.register(self)
 
     def attach(self, module: Any, *, running: bool = False) -> Self:
         """Starts recording the calls of this module (with ``via="method"``: of any object).
@@ -128,13 +128,13 @@ class Recorder:
                     advice="use a second Recorder for the second module, or detach() first",
                 )  # fmt: skip
             check_target(module, method, via, self.path)
-            target = describe_target(module, method, via, withholds=pipeline.withholds)
+            target = describe_target(module, method, via, omits_values=pipeline.omits_values)
             observed = Observed(since_ns=now_ns(), reason=FOUND) if running else None
             self._begin(pipeline, target, observed)
             self._names.set_root(module)
             self._attachment = self._attached(module, pipeline)
             if self._forks is None:
-                self._forks = lifecycle.forks()
+                self._forks = lifecycle.fork_count()
             self._state = "recording"
         return self
 
@@ -159,7 +159,7 @@ class Recorder:
             return False
         self._hand_over_ended()
         done = pipeline.writer.flush(timeout)
-        say_kept()
+        say_deferred()
         return done
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Recorder:
         attachment = self._attachment
         copies = self._copies + (0 if attachment is None else value_of(attachment.copies))
         control = None if self._control is None else self._control.trouble
-        say_kept()
+        say_deferred()
         return replace(found, control=control, copies=copies)
 
     def pause(self) -> None:
@@ -382,7 +382,7 @@ class Recorder:
         except Exception as trouble:
             pipeline.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
         pipeline.close()
-        say_kept()
+        say_deferred()
         self._say_if_empty(pipeline)
 
     def _say_if_empty(self, pipeline: Pipeline) -> None:
@@ -390,7 +390,7 @@ class Recorder:
         stats = self.stats()
         if stats.target is None or self._forks is None:
             return  # nothing was attached
-        if not stats.seen and lifecycle.forks() > self._forks:
+        if not stats.seen and lifecycle.fork_count() > self._forks:
             return  # the calls may be on the tapes of other processes
         says = why_empty(stats.target, self._options.via, stats.seen, stats.kept, stats.dropped)
         # What else loses calls was said when it happened.

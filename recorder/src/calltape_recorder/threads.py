@@ -1,9 +1,10 @@
-"""Threads, locks and waits of the operating system, also where the host has replaced Python's.
+"""Threads, locks and waits of the operating system, also where the application has replaced
+Python's.
 
 gevent and eventlet can put greenlets in the place of threads ("monkey patching"). All greenlets run
-in one thread: a writer that was one would stop the host while it waits for a disk, and would go on
-in a fork, at the parent's tape. The recorder may be imported before the host patches, or after it.
-Neither library is imported here.
+in one thread: a writer that was one would stop the application while it waits for a disk, and would
+go on in a fork, at the parent's tape. The recorder may be imported before the application patches,
+or after it. Neither library is imported here.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _original(module: str, name: str) -> Any:
     return getattr(sys.modules[module], name)
 
 
-# They are looked up once: what was there before the host patched stays what it is.
+# They are looked up once: what was there before the application patched stays what it is.
 _allocate_lock = _original("_thread", "allocate_lock")
 _start: Callable[..., int] = _original("_thread", "start_new_thread")
 RLock: Callable[[], Any] = _original("_thread", "RLock")
@@ -113,7 +114,7 @@ def _run_apart(run: Callable[[], None]) -> None:
 
 
 def wait_for(event: Event, seconds: float) -> bool:
-    """Waits in a thread of the host until an event is set. Other greenlets of the thread run
+    """Waits in a thread of the application until an event is set. Other greenlets of the thread run
     meanwhile, if there are any.
 
     Returns:
@@ -133,15 +134,15 @@ def wait_for(event: Event, seconds: float) -> bool:
 
 # Locks that the thread of a signal handler may already hold.
 #
-# A signal handler of the host may flush or close a recorder. The call that it interrupted may
-# hold a lock of the recorder, and goes on only when the handler has returned. The handler waits
+# A signal handler of the application may flush or close a recorder. The call that it interrupted
+# may hold a lock of the recorder, and goes on only when the handler has returned. The handler waits
 # for the writer's thread, and the writer waits for the lock: all three would wait for ever. So
 # whoever waits for the writer releases the locks that its own thread holds, and takes them again
 # afterwards.
 
 
 class HasLock(Protocol):
-    """An object that threads of the host and the writer's thread change.
+    """An object that threads of the application and the writer's thread change.
 
     Attributes:
         lock: a reentrant lock (:data:`calltape_recorder.threads.RLock`), which nobody holds for
@@ -165,14 +166,15 @@ def lent(owners: Sequence[HasLock]) -> Iterator[None]:
             lock._acquire_restore(state)
 
 
-# Tells an exception that was sent to the host from one that the code of an argument raised.
+# Tells an exception that was sent to the application from one that the code of an argument raised.
 #
 # Ctrl-C, a signal handler or another thread may raise at any step, also while the recorder runs
-# in a call of the host. Such an exception is meant for the host and must reach it. But the code
-# of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the recorder
-# looked at it. Without a recorder nobody had run that code, so the host must not see it.
-# A signal handler that bounds the time of a request may raise an ``Exception``. Its frame tells it
-# from a fault of the recorder; one that another thread sends has no frame, and cannot be told.
+# in a call of the application. Such an exception is meant for the application and must reach it.
+# But the code of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the
+# recorder looked at it. Without a recorder nobody had run that code, so the application must not
+# see it. A signal handler that bounds the time of a request may raise an ``Exception``. Its frame
+# tells it from a fault of the recorder; one that another thread sends has no frame, and cannot be
+# told.
 
 _RAISE = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
@@ -180,7 +182,7 @@ traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception that came up in the recorder was sent to the host."""
+    """Whether an exception that came up in the recorder was sent to the application."""
     kind = type(error)
     is_fault = issubclass(kind, Exception)
     last: TracebackType | None = traceback_of(error)

@@ -146,11 +146,11 @@ MAX_ROWS = 65_536
 """Distinct inputs that a table counts by themselves. More than this no person looks at, and the
 sizes of each axis are counted further."""
 MAX_ROW_BYTES = 8 * 1024 * 1024
-"""What the rows of a table cost together. This is memory of a recorder's host, for weeks."""
+"""What the rows of a table cost together. This is memory of the recorded application, for weeks."""
 MAX_AXES = 4096
 """Axes, leaves and ints of all kinds of a table together: each may have 32 counted sizes."""
 MAX_KIND_BYTES = 4 * 1024 * 1024
-"""The structures of the kinds of a table together: memory of the host, as above."""
+"""The structures of the kinds of a table together: memory of the application, as above."""
 MAX_SIZES = 32
 """Sizes of an axis that are counted by themselves. More sizes than this follow no rule of a table:
 the axis is dynamic."""

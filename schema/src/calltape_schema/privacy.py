@@ -1,7 +1,7 @@
 """What tells data of users from names and settings that stand in code, and the patterns of paths in
-which users name leaves whose values are withheld: ``mask``, ``cache.*``, ``outputs.*``.
+which users name leaves whose values are omitted: ``mask``, ``cache.*``, ``outputs.*``.
 
-The recorder withholds by these rules, and the analyzer redacts by them. A leaf has several names
+The recorder omits by these rules, and the analyzer redacts by them. A leaf has several names
 where it can be named by its place and by its parameter. A pattern matches all leaves below what it
 names as well.
 
@@ -22,11 +22,11 @@ from functools import lru_cache
 from typing import Any
 
 FEWEST_RANGED = 1024
-"""With at least this many different elements, the range of a withheld integer tensor says little of
+"""With at least this many different elements, the range of a omitted integer tensor says little of
 each element."""
 FEW_NUMBERS = 4
 """More numbers than this without names, in a list and the lists within it, are data, as the ids of
-a prompt are. They are withheld like the values of a tensor. The sizes of an image, a kernel or a
+a prompt are. They are omitted like the values of a tensor. The sizes of an image, a kernel or a
 padding are as few or fewer."""
 SMALL = 1024
 """An int from -1024 to 1024 that stands in code is taken for a setting."""
@@ -66,7 +66,7 @@ def is_setting(value: float) -> bool:
 
 def length_of_text(text: str) -> str:
     """What stands for a text that nobody may read, such as the message of an exception, which may
-    quote an input: how long it was. The text of a host is replaced whatever it says."""
+    quote an input: how long it was. The text of an application is replaced whatever it says."""
     return f"({len(text)} characters, not kept)"
 
 

@@ -288,7 +288,7 @@ def test_an_exception_that_came_of_one_with_code(
 ) -> None:
     """On the level DEBUG the frames are logged, and nothing of what the error came of."""
     caplog.set_level(logging.DEBUG)
-    notices = Notices(withholds=False)
+    notices = Notices(omits_values=False)
     try:
         try:
             raise TextError

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from calltape_recorder import record
 from calltape_recorder.capture import walk
-from calltape_recorder.capture.structures import spelled_out
+from calltape_recorder.capture.structures import spell_out
 from calltape_recorder.capture.walk import capture_inputs, capture_output
 from tests.pytree_nodes import deregister
 from tests.recorder.calls import one
@@ -351,15 +351,15 @@ def test_like_children_are_noted_as_each_by_itself(
     case: int, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = _lists()[case]
-    monkeypatch.setattr(walk, "FEWEST_ALIKE", 4)
+    monkeypatch.setattr(walk, "FEWEST_SIMILAR", 4)
 
     def captured() -> Any:
         found = capture_inputs((value,), {}) if side == "inputs" else capture_output(value)
         tokens, leaves, scalars = found
-        return spelled_out(tokens), [id(leaf) for leaf in leaves], scalars
+        return spell_out(tokens), [id(leaf) for leaf in leaves], scalars
 
     together = captured()
-    monkeypatch.setattr(walk, "FEWEST_ALIKE", 10**9)
+    monkeypatch.setattr(walk, "FEWEST_SIMILAR", 10**9)
     assert together == captured()
 
 
@@ -370,6 +370,6 @@ def test_like_children_cost_few_tokens_and_fill_the_bound_as_others_do(
     assert len(capture_inputs((many, *many[:2]), {})[0]) < 10
     monkeypatch.setattr(walk, "MAX_TREE_NODES", 60)
     over = capture_inputs((many, others), {})[0]
-    monkeypatch.setattr(walk, "FEWEST_ALIKE", 10**9)
-    assert spelled_out(over) == capture_inputs((many, others), {})[0]
+    monkeypatch.setattr(walk, "FEWEST_SIMILAR", 10**9)
+    assert spell_out(over) == capture_inputs((many, others), {})[0]
     assert any(token[0] == "opaque" for token in over if type(token) is tuple)

@@ -220,9 +220,8 @@ ODD = """
 import sys, torch
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.facts import Alias
-from calltape_recorder.snapshot.side_cache import Alike, Known, KnownCalls
-from calltape_recorder.snapshot.side_facts import look_at
-from calltape_recorder.snapshot.side_cache import Known
+from calltape_recorder.snapshot.side_cache import CachedSide
+from calltape_recorder.snapshot.side_facts import read_facts
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 a = torch.randn(4, 4)
@@ -245,9 +244,9 @@ pair, single = (Structure(b"", ("a", "b")[:n], {}, True) for n in (2, 1))
 plain = [torch.randn(4, 4), torch.randn(4, 4)]
 
 def learned(structure, leaves):
-    known = Known(structure, ())
-    known.learn(leaves, look_at(leaves, True))
-    return known.learn(leaves, look_at(leaves, True))
+    known = CachedSide(structure, ())
+    known.learn(leaves, read_facts(leaves, True))
+    return known.learn(leaves, read_facts(leaves, True))
 
 both, one = learned(pair, plain), learned(single, plain[:1])
 assert both is not None and one is not None

@@ -126,7 +126,9 @@ def test_a_logging_handler_that_raises_stops_nothing(
             model(x)
             assert recorder.flush()
             with monkeypatch.context() as patch:
-                patch.setattr("calltape_recorder.handler.capture_inputs", lambda *_, **__: 1 / 0)
+                patch.setattr(
+                    "calltape_recorder.snapshot.snapshots.capture_inputs", lambda *_, **__: 1 / 0
+                )
                 model([x])
             model(x)
             assert recorder.flush()

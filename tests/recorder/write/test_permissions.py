@@ -202,7 +202,7 @@ def test_where_there_are_no_users_nothing_is_refused(
 ) -> None:
     path = written(folder_of(tmp_path, 0o777))
     monkeypatch.delattr(os, "geteuid")
-    assert control.foreign_hand(str(path), path.stat()) is None
+    assert control.why_untrusted(str(path), path.stat()) is None
 
 
 @pytest.mark.usefixtures("looks_always")

@@ -1,5 +1,5 @@
 """Describes what is in a call: its structure, tensors and scalars, without their bytes.
 
 The arguments or the result of a call come in. Tokens go out, which are equal for equal structures,
-and for each structure a document for the tape, in which withheld values are already left out.
+and for each structure a document for the tape, in which omitted values are already left out.
 """

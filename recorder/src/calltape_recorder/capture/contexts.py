@@ -101,12 +101,12 @@ def _is_on(device: str) -> bool:
         return False
 
 
-def has_no_mode() -> bool:
+def never_training() -> bool:
     """Tells that no model is in training mode."""
     return False
 
 
-def mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
+def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
     """What tells whether a module is in training mode. It is asked in each call, so that it looks
     where torch keeps that."""
     if "training" in vars(reference()):
@@ -121,7 +121,7 @@ def mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
         model = reference()
         try:
             return model is not None and model.training is True
-        except Exception as error:  # a property of the host
+        except Exception as error:  # a property of the application
             if is_interrupt(error):
                 raise
             return False

@@ -48,11 +48,11 @@ class Core(NamedTuple):
     """A structure without the entries whose keys are data.
 
     Attributes:
-        likeness: equal for structures that differ in such entries only.
+        structure_hash: equal for structures that differ in such entries only.
         leaves, scalars: the numbers of those that are left.
     """
 
-    likeness: int
+    structure_hash: int
     leaves: tuple[int, ...]
     scalars: tuple[int, ...]
 

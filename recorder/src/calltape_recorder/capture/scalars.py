@@ -34,8 +34,8 @@ class Walk:
     """The state of one walk."""
 
     __slots__ = (
-        "context", "known", "leaves", "limit", "module_names", "nested", "path", "scalars",
-        "text", "tokens", "unspelled",
+        "context", "leaf_numbers", "leaves", "limit", "module_names", "nested", "path",
+        "repeated", "scalars", "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -44,12 +44,12 @@ class Walk:
         self.tokens: list[Any] = []
         self.leaves: list[Any] = []
         self.scalars: list[Any] = []
-        self.known: dict[int, int] = {}  # id of a tensor -> its leaf; ``leaves`` keeps it alive
+        self.leaf_numbers: dict[int, int] = {}  # by id of a tensor, which ``leaves`` keeps alive
         self.path: set[int] = set()  # ids of the containers around the current value
         self.text = 0
         self.context = 0  # > 0 within the context of a custom node, which may have no tensor
         self.limit = limit  # how many tokens and scalars there may be
-        self.unspelled = 0  # how many tokens "again" stands for
+        self.repeated = 0  # how many tokens "again" stands for
         # How many objects of unknown classes are around the current value; None if the walk does
         # not look into them.
         self.nested = nested
@@ -57,7 +57,7 @@ class Walk:
 
     def room(self) -> int:
         """How many tokens and scalars there may be more."""
-        return self.limit - len(self.tokens) - len(self.scalars) - self.unspelled
+        return self.limit - len(self.tokens) - len(self.scalars) - self.repeated
 
 
 Visitor = Callable[[Walk, Any], None]
@@ -72,7 +72,7 @@ def tensor(walk: Walk, value: Any) -> None:
         beside(walk, names_on_tensor(value))
     leaves = walk.leaves
     count = len(leaves)
-    leaf = walk.known.setdefault(id(value), count)
+    leaf = walk.leaf_numbers.setdefault(id(value), count)
     if leaf == count:
         leaves.append(value)
         walk.tokens.append("tensor")
@@ -91,7 +91,7 @@ def array(walk: Walk, value: Any) -> None:
     if walk.context:
         opaque(walk, value, "an array in the context of a registered class")
         return
-    leaf = walk.known.setdefault(id(value), len(walk.leaves))
+    leaf = walk.leaf_numbers.setdefault(id(value), len(walk.leaves))
     if leaf == len(walk.leaves):
         walk.leaves.append(value)
     walk.tokens.append(("ndarray", leaf))
@@ -208,7 +208,7 @@ def class_itself(walk: Walk, value: type) -> None:
 
 
 def opaque(walk: Walk, value: Any, reason: str) -> None:
-    # No repr(): it runs the host's code, and its text may be private.
+    # No repr(): it runs the application's code, and its text may be private.
     walk.tokens.append(("opaque", type(value), reason))
 
 
@@ -248,7 +248,7 @@ def jagged(walk: Walk, value: Any) -> None:
 
 def _parts_of_jagged(value: Any, *, of_input: bool) -> dict[str, Any] | None:
     try:
-        # Neither a mode of the host nor the class itself sees what is read.
+        # Neither a mode of the application nor the class itself sees what is read.
         with torch._C.DisableTorchFunction():
             return jagged_parts(value, of_input=of_input)
     except Exception as error:  # another torch may have it otherwise

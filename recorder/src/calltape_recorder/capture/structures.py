@@ -10,7 +10,7 @@ from calltape_recorder.bounds import MAX_STRUCTURES, BoundedDict
 from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.data_parts import Core, DataKeys, End, PlacedDict, data_lists
 from calltape_recorder.capture.names import MODULE, type_name
-from calltape_recorder.capture.withholding import Degree, Withholding
+from calltape_recorder.capture.omissions import Degree, Omissions
 from calltape_recorder.threads import RLock, new_count
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
@@ -23,7 +23,7 @@ _WEIGHT_BYTES = 64
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
-Fate = Literal["value", "uncounted", "length", "nothing"]
+ScalarForm = Literal["value", "uncounted", "length", "nothing"]
 """What the tape has of a scalar; of an ``uncounted`` one its value, which the counts must not
 have."""
 
@@ -38,8 +38,7 @@ class Structure:
         keys: for each leaf, its readable path, which names its bytes in the blob.
         classes: the classes met in it, by ``module:qualname``.
         wanted: whether the bytes of its leaves are kept, see :data:`Wanted`.
-        fates: what becomes of each scalar; None if all of them are on the tape unchanged, and
-            counted.
+        scalar_forms: what the tape has of each scalar; None if it has, and counts, all of them.
         core: what is left of it without the entries of dicts whose keys are data; None if there
             are none.
         check: compares leaves with the latest ones by all but their sizes; None if nobody has made
@@ -53,7 +52,7 @@ class Structure:
     keys: tuple[str, ...]
     classes: dict[str, type]
     wanted: Wanted = True
-    fates: tuple[Fate, ...] | None = None
+    scalar_forms: tuple[ScalarForm, ...] | None = None
     core: Core | None = None
     check: Callable[..., bool] | None = None
     is_paid: bool = False
@@ -67,27 +66,27 @@ class Structure:
 
     def kept(self, scalars: list[Any]) -> list[Any]:
         """What the tape gets of the scalars of a call."""
-        if self.fates is None:
+        if self.scalar_forms is None:
             return scalars
-        pairs = zip(scalars, self.fates, strict=True)
-        return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
+        pairs = zip(scalars, self.scalar_forms, strict=True)
+        return [len(v) if form == "length" else v for v, form in pairs if form != "nothing"]
 
     def numbers(self, kept: Sequence[Any]) -> Sequence[Any]:
         """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
-        if self.fates is None:
+        if self.scalar_forms is None:
             return kept
-        fates = [fate for fate in self.fates if fate != "nothing"]
-        pairs = zip(kept, fates, strict=True)
-        return [None if fate == "length" else value for value, fate in pairs]
+        scalar_forms = [form for form in self.scalar_forms if form != "nothing"]
+        pairs = zip(kept, scalar_forms, strict=True)
+        return [None if form == "length" else value for value, form in pairs]
 
     def counted(self, outline: tuple[Any, ...]) -> tuple[Any, ...]:
         """An outline with these numbers at its end, and None for those that must not be counted."""
-        if self.fates is None:
+        if self.scalar_forms is None:
             return outline
-        fates = [fate for fate in self.fates if fate != "nothing"]
-        first = len(outline) - len(fates)
-        pairs = zip(outline[first:], fates, strict=True)
-        return *outline[:first], *[value if fate == "value" else None for value, fate in pairs]
+        scalar_forms = [form for form in self.scalar_forms if form != "nothing"]
+        first = len(outline) - len(scalar_forms)
+        pairs = zip(outline[first:], scalar_forms, strict=True)
+        return *outline[:first], *[value if form == "value" else None for value, form in pairs]
 
 
 class Structures:
@@ -96,17 +95,17 @@ class Structures:
 
     Args:
         on_new: is called with every new structure.
-        withholding: is asked once per structure.
+        omissions: is asked once per structure.
     """
 
     def __init__(
-        self, on_new: Callable[[Structure], None], withholding: Withholding | None = None
+        self, on_new: Callable[[Structure], None], omissions: Omissions | None = None
     ) -> None:
         self._known: BoundedDict[tuple[Any, ...], Structure] = BoundedDict(
             MAX_STRUCTURES, lambda tokens, _: len(tokens)
         )
         self._on_new = on_new
-        self._withholding = withholding if withholding and withholding.withholds else None
+        self._omissions = omissions if omissions and omissions.omits_values else None
         self._data_keys = DataKeys()
         self._lock = RLock()  # guards _known and _data_keys
 
@@ -116,27 +115,27 @@ class Structures:
         return self._built(tokens) if known is None else known
 
     def _built(self, tokens: tuple[Any, ...]) -> Structure:
-        every = spelled_out(tokens)
-        known = self._known.get(every)
+        spelled = spell_out(tokens)
+        known = self._known.get(spelled)
         if known is not None:
             with self._lock:
                 self._known.keep(tokens, known)
             return known
-        builder = _Builder(every, self._withholding)
+        builder = _Builder(spelled, self._omissions)
         built = builder.structure()
         with self._lock:
-            known = self._known.get(every)
+            known = self._known.get(spelled)
             if known is not None:  # another thread built it meanwhile
                 return known
             if builder.dicts:
-                built.core = self._data_keys.core_of(every, builder.dicts, builder.end())
-            for key in {tokens, every}:
+                built.core = self._data_keys.core_of(spelled, builder.dicts, builder.end())
+            for key in {tokens, spelled}:
                 self._known.keep(key, built)
         self._on_new(built)
         return built
 
 
-def spelled_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
+def spell_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
     """The tokens with all that come again."""
     found: list[Any] = []
     for token in tokens:
@@ -148,39 +147,40 @@ def spelled_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-class _At(NamedTuple):
+class _Position(NamedTuple):
     """Where the builder is.
 
     Attributes:
         path: the path as it stands on the tape.
-        real: the path with the keys of the call; the patterns of ``values`` are matched with it.
-        many: whether numbers here are data.
+        given: the path with the keys of the call; the patterns of ``values`` are matched with it.
+        is_data: whether numbers here are data.
         is_state: whether numbers here are sizes and settings of a cache.
     """
 
     path: str
-    real: str
-    many: bool = False
+    given: str
+    is_data: bool = False
     is_state: bool = False
 
-    def below(self, part: Any, real: Any = None) -> _At:
+    def below(self, part: Any, given: Any = None) -> _Position:
         shown = f"{self.path}.{part}"
-        if real is None and self.real is self.path:
-            return _At(shown, shown, self.many, self.is_state)
-        return _At(shown, f"{self.real}.{part if real is None else real}", self.many, self.is_state)
+        if given is None and self.given is self.path:
+            return _Position(shown, shown, self.is_data, self.is_state)
+        given = f"{self.given}.{part if given is None else given}"
+        return _Position(shown, given, self.is_data, self.is_state)
 
 
 class _Builder:
-    def __init__(self, tokens: tuple[Any, ...], withholding: Withholding | None) -> None:
+    def __init__(self, tokens: tuple[Any, ...], omissions: Omissions | None) -> None:
         self._root = tokens[0]
         self._tokens = tokens
         self._place = 0  # of the current token
-        self._withholding = withholding
-        self._lists = {} if withholding is None else data_lists(tokens, withholding.positional)
+        self._omissions = omissions
+        self._lists = {} if omissions is None else data_lists(tokens, omissions.positional)
         self._keys: list[str] = []
         self._wanted: list[bool] = []
         self._taken: set[str] = set()
-        self._fates: list[Fate] = []
+        self._forms: list[ScalarForm] = []
         self._scalars = 0
         self._classes: dict[str, type] = {}
         self.dicts: list[PlacedDict] = []
@@ -189,28 +189,28 @@ class _Builder:
         context = None
         if self._root != "outputs":
             context = context_document(self._root)
-            children = [self._node(_At(side, side)) for side in ("args", "kwargs")]
+            children = [self._node(_Position(side, side)) for side in ("args", "kwargs")]
             root = {"kind": "tuple", "children": children}
         else:
             # Ints that a model returns are data (a token of a text may be one), never settings of
             # an export.
-            root = self._node(_At("outputs", "outputs", many=True))
+            root = self._node(_Position("outputs", "outputs", is_data=True))
         document = {"root": root, "leaves": len(self._keys), "scalars": self._scalars}
         if context is not None:
             document["context"] = context
         wanted: Wanted = tuple(self._wanted)
         if len(set(self._wanted)) <= 1:
             wanted = all(self._wanted)
-        fates = None if set(self._fates) <= {"value"} else tuple(self._fates)
+        scalar_forms = None if set(self._forms) <= {"value"} else tuple(self._forms)
         encoded, keys = encode_structure(document), tuple(self._keys)
-        return Structure(encoded, keys, self._classes, wanted, fates)
+        return Structure(encoded, keys, self._classes, wanted, scalar_forms)
 
-    def _degree(self, at: _At) -> Degree:
-        return "nothing" if self._withholding is None else self._withholding.degree(at.real)
+    def _degree(self, at: _Position) -> Degree:
+        return "nothing" if self._omissions is None else self._omissions.degree(at.given)
 
-    def _node(self, at: _At) -> dict[str, Any]:
-        if self._withholding is not None:
-            self._withholding.meet(at.real)
+    def _node(self, at: _Position) -> dict[str, Any]:
+        if self._omissions is not None:
+            self._omissions.meet(at.given)
         self._place += 1
         token = self._tokens[self._place]
         match token:
@@ -255,33 +255,33 @@ class _Builder:
         kind, count, cls = token
         return self._sequence(kind, count, cls, at)
 
-    def _leaf(self, at: _At) -> int:
+    def _leaf(self, at: _Position) -> int:
         key = leaf_key(at.path, len(self._keys), self._taken)
         self._taken.add(key)
         self._keys.append(key)
         self._wanted.append(self._degree(at) == "nothing")
         return len(self._keys) - 1
 
-    def _leaf_again(self, leaf: int, at: _At) -> int:
-        # An object that stands at two paths is withheld if either path is.
+    def _leaf_again(self, leaf: int, at: _Position) -> int:
+        # An object that stands at two paths is omitted if either path is.
         self._wanted[leaf] = self._wanted[leaf] and self._degree(at) == "nothing"
         return leaf
 
-    def _scalar(self, kind: str, cls: type | None, at: _At) -> dict[str, Any]:
+    def _scalar(self, kind: str, cls: type | None, at: _Position) -> dict[str, Any]:
         degree = self._degree(at)
         is_text = kind in ("str", "bytes")
-        fate: Fate = "uncounted"
+        form: ScalarForm = "uncounted"
         if degree == "nothing":
-            fate = "value"
+            form = "value"
         elif is_text:
-            fate = "length"
-        elif not at.is_state and (at.many or degree == "numbers"):
-            fate = "nothing"
-        self._fates.append(fate)
+            form = "length"
+        elif not at.is_state and (at.is_data or degree == "numbers"):
+            form = "nothing"
+        self._forms.append(form)
         place = self._scalars
-        self._scalars += fate != "nothing"
+        self._scalars += form != "nothing"
         name = None if cls is None else self._type(cls)
-        if fate in ("value", "uncounted"):
+        if form in ("value", "uncounted"):
             node: dict[str, Any] = {"kind": kind, "scalar": place}
             return node if name is None else {**node, "type": name}
         node = {
@@ -297,10 +297,10 @@ class _Builder:
         self._classes[name] = cls
         return name
 
-    def _enum(self, cls: type, name: str, value: Any, at: _At) -> dict[str, Any]:
+    def _enum(self, cls: type, name: str, value: Any, at: _Position) -> dict[str, Any]:
         if self._degree(at) != "nothing":
             # The names of members stand in code. A class may also make a member from a number or a
-            # text that it is given, and then the name is data. The value of a member is withheld if
+            # text that it is given, and then the name is data. The value of a member is omitted if
             # it is a text, because it may be a password.
             members = namespace_of(cls).get("_member_map_", ())
             if not all(part in members or _is_small(part) for part in name.split("|")):
@@ -311,22 +311,22 @@ class _Builder:
             node["value"] = pack_text(value) if type(value) is str else value
         return node
 
-    def _sequence(self, kind: str, count: int, cls: type | None, at: _At) -> dict[str, Any]:
+    def _sequence(self, kind: str, count: int, cls: type | None, at: _Position) -> dict[str, Any]:
         inside = self._in_list(at)
         # Arguments that have names are not a list of data, even if there are many.
-        named = self._withholding.positional if self._withholding and at.path == "args" else 0
+        named = self._omissions.positional if self._omissions and at.path == "args" else 0
         children = [
             self._node((at if index < named else inside).below(index)) for index in range(count)
         ]
         node = {"kind": kind, "children": children}
         return node if cls is None else {**node, "type": self._type(cls)}
 
-    def _in_list(self, at: _At) -> _At:
+    def _in_list(self, at: _Position) -> _Position:
         """Where the elements of the current token are, which is a list."""
         told = self._lists.get(self._place)
-        return at if told is None else at._replace(many=True, is_state=at.is_state and not told)
+        return at if told is None else at._replace(is_data=True, is_state=at.is_state and not told)
 
-    def _dict(self, token: Any, at: _At) -> dict[str, Any]:
+    def _dict(self, token: Any, at: _Position) -> dict[str, Any]:
         _, tokens, cls = token
         keys = [_key_of(key) for key in tokens]
         modules = [i for i, key in enumerate(tokens) if type(key) is tuple and key[0] == MODULE]
@@ -349,7 +349,9 @@ class _Builder:
         """Where the builder is: behind so many tokens, leaves and scalars."""
         return End(self._place + 1, len(self._keys), self._scalars)
 
-    def _fields(self, kind: str, names: Sequence[Any], cls: type | None, at: _At) -> dict[str, Any]:
+    def _fields(
+        self, kind: str, names: Sequence[Any], cls: type | None, at: _Position
+    ) -> dict[str, Any]:
         inside, shown = at, names
         if cls is None or is_cache(cls):
             # The ragged dimension of a nested tensor is a setting, as a cache has some.
@@ -363,10 +365,12 @@ class _Builder:
             "children": [self._node(child) for child in self._below(shown, names, inside)],
         }
 
-    def _shown(self, keys: Sequence[Any], at: _At, declared: Container[str] = ()) -> Sequence[Any]:
-        """The keys as they stand on the tape. If the value at a key is withheld and the key does
+    def _shown(
+        self, keys: Sequence[Any], at: _Position, declared: Container[str] = ()
+    ) -> Sequence[Any]:
+        """The keys as they stand on the tape. If the value at a key is omitted and the key does
         not look like a name, its position stands for it."""
-        if self._withholding is None:
+        if self._omissions is None:
             return keys
         found: list[Any] = []
         for index, key in enumerate(keys):
@@ -378,7 +382,9 @@ class _Builder:
             found.append(key)
         return found
 
-    def _below(self, shown: Sequence[Any], keys: Sequence[Any], at: _At) -> Iterator[_At]:
+    def _below(
+        self, shown: Sequence[Any], keys: Sequence[Any], at: _Position
+    ) -> Iterator[_Position]:
         for one, key in zip(shown, keys, strict=True):
             yield at.below(_readable(one), None if one is key else _readable(key))
 

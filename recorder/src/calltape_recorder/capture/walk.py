@@ -109,7 +109,7 @@ def capture_inputs(
         raise ValueError(f"{len(leaves)} arguments")
     for name in names:
         if type(name) is not str:
-            # A text of the host's own class may have methods of its own.
+            # A text of the application's own class may have methods of its own.
             names = tuple([str.__getitem__(name, slice(None)) + "" for name in names])
             if len(set(names)) < len(names):
                 raise ValueError("two keywords of one name")
@@ -207,8 +207,8 @@ def _sequence(kind: str, typed: bool = False) -> Visitor:
             if typed:
                 _beside(walk, value)
             walk.tokens.append((kind, len(children), type(value) if typed else None))
-            if len(children) >= FEWEST_ALIKE and not walk.context:
-                children = children[_alike(walk, children) :]
+            if len(children) >= FEWEST_SIMILAR and not walk.context:
+                children = children[_similar(walk, children) :]
             _children(walk, value, children)
 
     base: Any = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
@@ -221,10 +221,10 @@ def _sequence(kind: str, typed: bool = False) -> Visitor:
 # of the processor are cold, this takes two thirds of the time for a cache of 64 layers, as much for
 # one of 32, and longer for fewer.
 
-FEWEST_ALIKE = 32
+FEWEST_SIMILAR = 32
 
 
-def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
+def _similar(walk: Walk, children: tuple[Any, ...]) -> int:
     """Notes children that are all like the first one.
 
     Returns:
@@ -234,10 +234,10 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
     count = len(children)
     cls = type(children[0])
     room = walk.room()
-    rows = _rows_of(cls, children, room)
-    if rows is None:
+    values_of_all = _values_of_all(cls, children, room)
+    if values_of_all is None:
         return 0
-    names, width, values = rows
+    names, width, values = values_of_all
     tokens, leaves = walk.tokens, walk.leaves
     first_token, first_leaf, scalars = len(tokens), len(leaves), len(walk.scalars)
     _visitors[id(cls)](walk, children[0])
@@ -270,16 +270,16 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
     if walk.nested is not None and any(map(_attributes, others)):
         return 1
     new = dict(zip(map(id, others), itertools.count(len(leaves)), strict=False))
-    if len(new) < len(others) or not walk.known.keys().isdisjoint(new):
+    if len(new) < len(others) or not walk.leaf_numbers.keys().isdisjoint(new):
         return 1  # one of them came before
-    walk.known.update(new)
+    walk.leaf_numbers.update(new)
     leaves += others
     tokens.append(("again", len(noted), count - 1))
-    walk.unspelled += len(noted) * (count - 1) - 1
+    walk.repeated += len(noted) * (count - 1) - 1
     return count
 
 
-def _rows_of(
+def _values_of_all(
     cls: type, children: tuple[Any, ...], room: int
 ) -> tuple[tuple[str, ...] | None, int, list[Any]] | None:
     """The names of the attributes that each of these children has, how many values, and the values
@@ -324,7 +324,7 @@ def _items(held: Any) -> list[tuple[Any, Any]]:
     """What a dict has, in its order."""
     items = list(dict.items(held))
     # The order of an OrderedDict is not that of the dict that it is. To ask for it takes the hashes
-    # of keys, which are no code of the host where all are texts or ints.
+    # of keys, which are no code of the application where all are texts or ints.
     if issubclass(type(held), OrderedDict) and all(
         type(key) is str or type(key) is int for key, _ in items
     ):
@@ -432,8 +432,8 @@ class _Object:
 
 
 def _registered(walk: Walk, value: Any) -> None:
-    """Describes an object whose class the host registered with torch's pytree, by the registered
-    function."""
+    """Describes an object whose class the application registered with torch's pytree, by the
+    registered function."""
     definition = SUPPORTED_NODES.get(type(value))
     if definition is None:
         _unknown(walk, value)
@@ -523,7 +523,7 @@ _plain_visitors: dict[type, Visitor] = {
 # By the id of the class, because the hash of a class may run code. The classes are held, so that
 # no other one gets the id.
 _visitors: dict[int, Visitor] = {id(cls): visitor for cls, visitor in _plain_visitors.items()}
-_held: list[type] = list(_plain_visitors)
+_classes: list[type] = list(_plain_visitors)
 
 # The first match decides. int.__add__ and similar methods give the plain value, even if a subclass
 # overrides them.
@@ -550,18 +550,18 @@ _by_container: tuple[tuple[type, Visitor], ...] = (
 
 def _visitor_of(value: Any) -> Visitor:
     """The visitor of a value. It is decided once per class, and by the class alone: ``isinstance``
-    could run the host's code."""
+    could run the application's code."""
     cls = type(value)
     if has_own_hash(cls):
         return opaque_as(stand_in(cls), "a class whose hash is code")
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
-        # This is not remembered, because the host can take a registration back.
+        # This is not remembered, because the application can take a registration back.
         known = _known_container(cls)
         plain = known in (_named_tuple, _tuple_subclass, _mapping)
         return known if known is not None and plain else _registered
     visitor = _classify(cls)
     if visitor is not _registered and len(_visitors) < MAX_CLASSES:
-        _held.append(cls)
+        _classes.append(cls)
         _visitors[id(cls)] = visitor
     return visitor
 

@@ -24,7 +24,7 @@ from calltape_recorder.host.listener import (
     skip_frame,
     vanishing,
 )
-from calltape_recorder.host.streams import KINDS, note_unfinished
+from calltape_recorder.host.streams import DEFERRED_TYPES, note_unfinished
 from calltape_recorder.snapshot.call import Call
 from calltape_recorder.threads import Local, get_ident, is_interrupt, traceback_of
 
@@ -33,15 +33,15 @@ class _Thread(Local):  # type: ignore[misc]
     """Tells whether a thread ended: an object that only the thread holds is gone then.
 
     Attributes:
-        lives: a weak reference to that object. It gives None after the thread has ended.
+        thread_alive: a weak reference to that object. It gives None after the thread has ended.
     """
 
     def __init__(self) -> None:
-        self._own = _Own()
-        self.lives = weakref.ref(self._own)
+        self._mark = _ThreadMark()
+        self.thread_alive = weakref.ref(self._mark)
 
 
-class _Own:
+class _ThreadMark:
     __slots__ = ("__weakref__",)
 
 
@@ -56,30 +56,30 @@ def _greenlet() -> Any:
 
 
 class Running:
-    """A recorded call that is under way, with what identifies it among the host's calls.
+    """A recorded call that is under way, with what identifies it among the application's calls.
 
     Attributes:
         call: the recorded call.
         kwargs: the keywords that torch passes to both hooks.
         frame: the frame of torch's own function, around the hooks and the model.
         thread: the number of the thread. A later thread may get the same number.
-        lives: a weak reference that gives None after that thread has ended.
+        thread_alive: a weak reference that gives None after that thread has ended.
         greenlet: the greenlet within the thread, or None.
     """
 
-    __slots__ = ("call", "frame", "greenlet", "kwargs", "lives", "thread")
+    __slots__ = ("call", "frame", "greenlet", "kwargs", "thread", "thread_alive")
 
     def __init__(self, call: Call, kwargs: dict[str, Any], frame: FrameType) -> None:
         self.call = call
         self.kwargs = kwargs
         self.frame = frame
         self.thread = call.thread
-        self.lives = _this_thread.lives
+        self.thread_alive = _this_thread.thread_alive
         self.greenlet = _greenlet() if "greenlet" in sys.modules else None
 
-    def is_left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether the thread or greenlet that ran the call has ended, so it will not tell."""
-        return self.lives() is None or (self.greenlet is not None and self.greenlet.dead)
+        return self.thread_alive() is None or (self.greenlet is not None and self.greenlet.dead)
 
 
 class HookPair(Attachment):
@@ -141,11 +141,11 @@ class HookPair(Attachment):
     def hand_over_ended(self, error: BaseException | None) -> None:
         if not self.under_way or not self.listener.active:
             return
-        mine = self._mine()
+        mine = self._of_this_greenlet()
         frames = _with_callers(sys._getframe()) if mine else set[FrameType]()
         for running in list(self.under_way):
             # The frames of other threads are not read, because these threads may run meanwhile.
-            if (running.frame not in frames) if running in mine else running.is_left():
+            if (running.frame not in frames) if running in mine else running.is_abandoned():
                 self._end(running, error)
 
     def matching(self, kwargs: dict[str, Any], frame: FrameType) -> Running | None:
@@ -153,7 +153,7 @@ class HookPair(Attachment):
         this thread ended without a post hook, and are handed over."""
         frames = (frame, frame.f_back)
         above: list[Running] = []
-        for running in self._mine()[::-1]:
+        for running in self._of_this_greenlet()[::-1]:
             # The pre-hook runs in the inner function of _call_impl, the post hook in either one.
             of_it = running.frame
             if running.kwargs is kwargs or of_it in frames or of_it.f_back is frame:
@@ -165,7 +165,7 @@ class HookPair(Attachment):
 
     def drop_ended(self, frame: FrameType) -> None:
         """Hands over calls of this thread that ended before the one that begins in ``frame``."""
-        mine = self._mine()
+        mine = self._of_this_greenlet()
         if not mine:
             return
         frames = _with_callers(frame)
@@ -173,7 +173,7 @@ class HookPair(Attachment):
             if running.frame not in frames:
                 self._end(running, sys.exc_info()[1])
 
-    def _mine(self) -> list[Running]:
+    def _of_this_greenlet(self) -> list[Running]:
         """The calls that are under way in this thread and this greenlet."""
         thread, greenlet = get_ident(), _greenlet()
         return [r for r in list(self.under_way) if r.thread == thread and r.greenlet is greenlet]
@@ -193,8 +193,8 @@ class HookPair(Attachment):
 
 
 def _passes_through(error: BaseException, frame: FrameType) -> bool:
-    """Whether an exception left a call through this frame. The host may call the model while it
-    handles another exception; that one did not."""
+    """Whether an exception left a call through this frame. The application may call the model while
+    it handles another exception; that one did not."""
     around = (frame, frame.f_back)
     trace: TracebackType | None = traceback_of(error)
     while trace is not None:
@@ -241,7 +241,7 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any] | 
             if is_interrupt(error):
                 raise
             pair.listener.fault(error)
-        except RecursionError:  # the host is so deep that there is no frame to say so
+        except RecursionError:  # the application is so deep that there is no frame to say so
             pass
     finally:
         off(previous)
@@ -255,7 +255,7 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
             kwargs = _keywords_in(sys._getframe(2))
         for running in pair.under_way[-1:]:
             # This is nearly always the call: torch makes one dict of keywords per call. But a hook
-            # of the host may return another dict, even the same one in every thread.
+            # of the application may return another dict, even the same one in every thread.
             if (
                 running.kwargs is kwargs
                 and running.thread == get_ident()
@@ -276,7 +276,7 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
             return
         # A coroutine or generator is left as it is. If the hook returned another object, later
         # hooks would get that one, and somebody else may hold the first one.
-        if id(type(result)) in KINDS:
+        if id(type(result)) in DEFERRED_TYPES:
             note_unfinished(call, result)
         pair.listener.finish(call, result)
     except BaseException as error:
@@ -284,7 +284,7 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
             if is_interrupt(error):
                 raise
             pair.listener.fault(error)
-        except RecursionError:  # the host is so deep that there is no frame to say so
+        except RecursionError:  # the application is so deep that there is no frame to say so
             pass
     finally:
         off(previous)
@@ -335,7 +335,8 @@ class _After(_Inert):
     @skip_frame
     def __call__(self, module: Any, args: tuple[Any, ...], *rest: Any) -> None:
         kwargs = rest[0] if len(rest) == 2 else None
-        # Torch would warn of an exception of this hook, beside the one of the host that passes.
+        # Torch would warn of an exception of this hook, beside the one of the application that
+        # passes.
         try:
             is_compiling = is_dynamo_compiling()
         except RecursionError:

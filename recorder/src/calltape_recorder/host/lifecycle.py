@@ -29,25 +29,25 @@ class Closable(Protocol):
 # These are strong references: a recorder that nobody holds any more still has a tape to seal.
 _open: set[Any] = set()
 # All recorders, also the ones that have nothing to seal yet: a fork must not write to their files.
-_made: weakref.WeakSet[Any] = weakref.WeakSet()
+_recorders: weakref.WeakSet[Any] = weakref.WeakSet()
 _forks = new_count()
 
 
-def know(recorder: Closable) -> None:
+def register(recorder: Closable) -> None:
     """Makes this recorder abandon its files in forks."""
-    _made.add(recorder)
+    _recorders.add(recorder)
 
 
-def forks() -> int:
+def fork_count() -> int:
     """How often this process, or one that it is a fork of, forked since this was imported."""
     return value_of(_forks)
 
 
-def known() -> list[Any]:
+def registered() -> list[Any]:
     """All recorders of this process that were not closed."""
     while True:
         try:
-            return list(_made)
+            return list(_recorders)
         except RuntimeError:  # another thread made a recorder meanwhile
             continue
 
@@ -93,7 +93,7 @@ def _dying(kind: type[BaseException], error: BaseException, trace: TracebackType
 def unwatch(recorder: Closable) -> None:
     """Forgets a recorder that was closed."""
     _open.discard(recorder)
-    _made.discard(recorder)
+    _recorders.discard(recorder)
 
 
 def close_all() -> None:
@@ -104,7 +104,7 @@ def close_all() -> None:
 
 def _abandon_all() -> None:
     # This runs in the child of a fork: it must not take a lock, start a thread or log.
-    for recorder in list(_made):
+    for recorder in list(_recorders):
         recorder.abandon()
     _open.clear()
 

@@ -1,10 +1,10 @@
 """What all ways to see a module's calls share: what they put on it, and whom they tell of calls.
 
 Each way is an :class:`Attachment`: it puts something on the module and tells a :class:`Listener` of
-its calls. The host stays as it was: signatures and compiled graphs are the same as without a
+its calls. The application stays as it was: signatures and compiled graphs are the same as without a
 recorder. If the model is copied or saved, what was put on it turns into objects of the standard
 library that do nothing. So a saved model can be loaded without calltape. Nothing that the
-listener raises reaches the host, and the listener's code is not compiled.
+listener raises reaches the application, and the listener's code is not compiled.
 
 The body of a hook must run beside a compiled model. It must not be compiled, and it must not break
 the graph of the model. There are three means:
@@ -13,7 +13,7 @@ the graph of the model. There are three means:
 - The body runs with frame evaluation off, so nothing that it calls is compiled.
 - Dynamo may *inline* the hook, if the module is inside a larger compiled one. Then the hook asks at
   trace time whether a graph break is allowed. If it is, the hook breaks the graph and the call is
-  recorded. Under ``fullgraph=True`` a break would raise in the host, so the hook disappears.
+  recorded. Under ``fullgraph=True`` a break would raise in the application, so the hook disappears.
 
 ``torch.compiler.disable`` does the same as the first two. But each call costs more, and Dynamo is
 imported (for seconds) into servers that compile nothing. It is the fallback for versions of torch
@@ -138,8 +138,8 @@ class Listener(Protocol):
     def abandon(self, call: Call) -> None:
         """A call is under way, and nobody will tell how it ends."""
 
-    def skip(self, *, said: bool) -> None:
-        """A call is traced, not run. ``said`` is True if the later calls of what is being compiled
+    def skip(self, *, warn: bool) -> None:
+        """A call is traced, not run. ``warn`` is True if the later calls of what is being compiled
         will not be seen, which the user must be told."""
 
     def fault(self, error: BaseException) -> None:
@@ -177,8 +177,8 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
     """Makes a function that tells, while Dynamo traces, whether the recorder must leave no trace in
     the graph.
 
-    A graph break does not change the host's results, and every call can be recorded. If the host
-    forbids graph breaks, or exports, then the calls are not seen.
+    A graph break does not change the application's results, and every call can be recorded. If the
+    application forbids graph breaks, or exports, then the calls are not seen.
 
     Args:
         listener: is told of the trace.
@@ -190,30 +190,30 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
             if not one_graph():
                 return False
             if counts:
-                listener.skip(said=is_full_graph())
-        except Exception as error:  # otherwise the host's compilation would fail
+                listener.skip(warn=is_full_graph())
+        except Exception as error:  # otherwise the application's compilation would fail
             listener.fault(error)
         return True
 
     return assumed_constant(vanishes)
 
 
-# Frame evaluation is off only in the recorder's code, so the host's code stays compiled.
+# Frame evaluation is off only in the recorder's code, so the application's code stays compiled.
 
 
 @skip_frame
-def tell(what: Callable[[Any, Any], Any], listener: Listener, one: Any, other: Any) -> Any:
+def notify(method: Callable[[Any, Any], Any], listener: Listener, one: Any, other: Any) -> Any:
     """Tells the listener of a call; ``what`` is a method of it, which gets these two. The result is
     that of the method; None if it raised."""
     previous = off(None)
     try:
-        return what(one, other)
+        return method(one, other)
     except BaseException as error:
         try:
             if is_interrupt(error):
                 raise
             listener.fault(error)
-        except RecursionError:  # the host is so deep that there is no frame to say so
+        except RecursionError:  # the application is so deep that there is no frame to say so
             pass
         return None
     finally:

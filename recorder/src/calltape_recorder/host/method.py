@@ -24,12 +24,19 @@ from calltape_recorder.host.listener import (
     Attachment,
     Listener,
     breaks_graph,
+    notify,
     off,
     skip_frame,
-    tell,
     vanishing,
 )
-from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_on, deferred, kind_of
+from calltape_recorder.host.streams import (
+    DEFERRED_TYPES,
+    ONE_REFERENCE,
+    DeferredKind,
+    deferred,
+    deferred_kind_of,
+    followed_result,
+)
 from calltape_recorder.threads import Count
 from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_of
 
@@ -53,17 +60,17 @@ def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
             return True
         if id(one) in seen:
             continue
-        held = _held_by(one, state)
-        if held is None:
+        references = _references_of(one, state)
+        if references is None:
             if one is found:
                 return True  # it is of C code, for example
             continue
         seen.add(id(one))
-        waiting += held
+        waiting += references
     return False
 
 
-def _held_by(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
+def _references_of(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
     """What an object holds; None if nobody knows."""
     kind = type(one)
     if kind is types.MethodType:
@@ -84,22 +91,22 @@ def _held_by(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
 
 
 @breaks_graph
-def _around(listener: Listener, wrapper: _Wrapper, args: Any, kwargs: Any) -> Any:
+def _record_call(listener: Listener, wrapper: _Wrapper, args: Any, kwargs: Any) -> Any:
     """Calls what the wrapper stands for and records the call."""
     wrapper.follow_class()
     function = wrapper._run
-    call = tell(listener.begin, listener, args, kwargs)
+    call = notify(listener.begin, listener, args, kwargs)
     if call is None:
         return function(*args, **kwargs)
     try:
         result = function(*args, **kwargs)
     except BaseException as error:
-        tell(listener.fail, listener, call, error)
+        notify(listener.fail, listener, call, error)
         raise
-    if id(type(result)) in KINDS:
+    if id(type(result)) in DEFERRED_TYPES:
         alone = getrefcount(result) <= ONE_REFERENCE
-        return carried_on(listener, call, result, alone=alone)
-    tell(listener.finish, listener, call, result)
+        return followed_result(listener, call, result, alone=alone)
+    notify(listener.finish, listener, call, result)
     return result
 
 
@@ -153,12 +160,12 @@ class _Wrapper:
         self._namespaces: list[Mapping[str, Any]] = []
         self._listener: Listener | None = listener
         self._vanishes = vanishing(listener, counts=True)
-        self._kind: Kind | None = kind_of(function)
+        self._kind: DeferredKind | None = deferred_kind_of(function)
         self._run = _compilable(function)
         self._restored = restored
         self._copies = copies
         self._function = function
-        self._made = id(self)  # another wrapper may have had all this before
+        self._identity = id(self)  # another wrapper may have had all this before
 
     @skip_frame
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -170,11 +177,12 @@ class _Wrapper:
         kind = self._kind
         if kind is not None:
             return deferred(listener, self._function, kind, args, kwargs)
-        return _around(listener, self, args, kwargs)
+        return _record_call(listener, self, args, kwargs)
 
     @skip_frame
     def follow_class(self) -> None:
-        """Stands for the method that the class of the object has now. No code of the host runs."""
+        """Stands for the method that the class of the object has now. No code of the application
+        runs."""
         if self._name is None:
             return
         previous = off(None)
@@ -192,7 +200,7 @@ class _Wrapper:
                 return
             if found is not function.__func__ and type(found) is FunctionType:
                 function = types.MethodType(found, function.__self__)
-                self._function, self._kind = function, kind_of(function)
+                self._function, self._kind = function, deferred_kind_of(function)
                 self._run = _compilable(function)
         finally:
             off(previous)
@@ -207,7 +215,7 @@ class _Wrapper:
         return getattr(self._function, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or self.__dict__.get("_made") != id(self):
+        if name in _OWN_ATTRIBUTES or self.__dict__.get("_identity") != id(self):
             object.__setattr__(self, name, value)
         else:
             setattr(self._function, name, value)
@@ -223,8 +231,8 @@ class _Wrapper:
         return self._restored
 
 
-_OWN = frozenset({"_class", "_function", "_kind", "_listener", "_namespaces", "_run"})
-"""What is set on a wrapper after it was made, besides what the host sets."""
+_OWN_ATTRIBUTES = frozenset({"_class", "_function", "_kind", "_listener", "_namespaces", "_run"})
+"""What is set on a wrapper after it was made, besides what the application sets."""
 
 
 class ReplacedMethod(Attachment):
@@ -280,7 +288,7 @@ class ReplacedMethod(Attachment):
             while isinstance(own, _Wrapper) and own._listener is None:
                 own = own.__dict__["_calltape_own"]
             state = dict.copy(vars(target))
-            for name in [name for name, held in state.items() if held is wrapper]:
+            for name in [name for name, references in state.items() if references is wrapper]:
                 if name == self._method and own is None:
                     object.__delattr__(target, name)
                 else:

@@ -1,8 +1,8 @@
 """Follows calls that go on after they returned: coroutines, generators, async generators.
 
-The host gets an object of the same kind, which does the same as its own object, step by step. The
-call is recorded from the first step to the last. An object that is never started is not a call.
-What a generator yields is collected, each chunk as it was when it was yielded, into one list.
+The application gets an object of the same kind, which does the same as its own object, step by
+step. The call is recorded from the first step to the last. An object that is never started is not a
+call. What a generator yields is collected, each chunk as it was when it was yielded, into one list.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calltape_recorder.host.listener import Listener, breaks_graph, off, skip_frame, tell
+from calltape_recorder.host.listener import Listener, breaks_graph, notify, off, skip_frame
 from calltape_recorder.snapshot.call import Call
 from calltape_recorder.snapshot.chunks import Chunks
 
-Kind = Literal["coroutine", "generator", "async generator"]
+DeferredKind = Literal["coroutine", "generator", "async generator"]
 
-_FLAGS: tuple[tuple[int, Kind], ...] = (
+_FLAGS: tuple[tuple[int, DeferredKind], ...] = (
     (inspect.CO_COROUTINE, "coroutine"),
     (inspect.CO_GENERATOR, "generator"),
     (inspect.CO_ASYNC_GENERATOR, "async generator"),
 )
-KINDS: dict[int, Kind] = {
+DEFERRED_TYPES: dict[int, DeferredKind] = {
     id(types.CoroutineType): "coroutine",
     id(types.GeneratorType): "generator",
     id(types.AsyncGeneratorType): "async generator",
 }
 """The ids of the types of objects that a call may return and that only run later. The hash of a
-type may run the host's code."""
+type may run the application's code."""
 
 
-def kind_of(function: Any) -> Kind | None:
+def deferred_kind_of(function: Any) -> DeferredKind | None:
     """The kind of object that a call of this function returns before its body ran. None if the call
     itself runs the body."""
     plain = function.__func__ if type(function) is types.MethodType else function
@@ -51,7 +51,7 @@ def kind_of(function: Any) -> Kind | None:
 
 def note_unfinished(call: Call, value: Any) -> None:
     """Notes in the record that the call returned something that had not run."""
-    kind = KINDS[id(type(value))]
+    kind = DEFERRED_TYPES[id(type(value))]
     article = "an" if kind[0] in "aeiou" else "a"
     call.outputs_missing = f"it returned {article} {kind}, which had not run"
 
@@ -78,14 +78,14 @@ class _Opening:
 
     @skip_frame
     def open(self) -> tuple[Call | None, Any]:
-        """The record of the call, and the host's own coroutine or generator, which has not
+        """The record of the call, and the application's own coroutine or generator, which has not
         started."""
         function, args, kwargs = self.function, self.args, self.kwargs
         call, inner = self.call, self.inner
         self.function = self.call = self.inner = None
         self.args, self.kwargs = (), {}
         if function is not None:
-            call = tell(self.listener.begin, self.listener, args, kwargs)
+            call = notify(self.listener.begin, self.listener, args, kwargs)
             inner = function(*args, **kwargs)
         if call is None:
             return None, inner
@@ -95,7 +95,7 @@ class _Opening:
 
     @skip_frame
     def abandon(self, watch: Any) -> None:
-        """The object that the host was given is gone. If it was never started, the call ends
+        """The object that the application was given is gone. If it was never started, the call ends
         here."""
         _watches.discard(watch)
         call, inner = self.call, self.inner
@@ -104,30 +104,30 @@ class _Opening:
             inner.close()  # Python warned of the outer coroutine already, and must not warn twice
         if call is not None:
             note_unfinished(call, inner)
-            tell(self.listener.finish, self.listener, call, None)
+            notify(self.listener.finish, self.listener, call, None)
 
 
 @breaks_graph
 def deferred(
-    listener: Listener, function: Callable[..., Any], kind: Kind, args: Any, kwargs: Any
+    listener: Listener, function: Callable[..., Any], kind: DeferredKind, args: Any, kwargs: Any
 ) -> Any:
     """Returns an object like the result of ``function(*args, **kwargs)``. The call is recorded from
-    when the host starts that object."""
+    when the application starts that object."""
     try:
         # This runs no body. If the arguments do not fit, Python raises its own error now.
         trial = function(*args, **kwargs)
     except BaseException as error:
-        call = tell(listener.begin, listener, args, kwargs)
+        call = notify(listener.begin, listener, args, kwargs)
         if call is not None:
-            tell(listener.fail, listener, call, error)
+            notify(listener.fail, listener, call, error)
         raise
     if type(trial) is not types.AsyncGeneratorType:  # which has no close()
         trial.close()
-    return _named(_WAYS[kind](_Opening(listener, function, args, kwargs)), trial)
+    return _named(_FOLLOWERS[kind](_Opening(listener, function, args, kwargs)), trial)
 
 
 @skip_frame
-def carried_on(listener: Listener, call: Call, value: Any, *, alone: bool) -> Any:
+def followed_result(listener: Listener, call: Call, value: Any, *, alone: bool) -> Any:
     """The coroutine or generator that a plain function returned, or an object that stands for it
     and records it.
 
@@ -139,13 +139,13 @@ def carried_on(listener: Listener, call: Call, value: Any, *, alone: bool) -> An
     """
     previous = off(None)
     try:
-        kind = KINDS[id(type(value))]
+        kind = DEFERRED_TYPES[id(type(value))]
         if not alone or not _is_new(value, kind):
             note_unfinished(call, value)
-            tell(listener.finish, listener, call, value)
+            notify(listener.finish, listener, call, value)
             return value
         opening = _Opening(listener, None, (), {}, call, value)
-        outer = _named(_WAYS[kind](opening), value)
+        outer = _named(_FOLLOWERS[kind](opening), value)
         _watches.add(weakref.ref(outer, opening.abandon))
         return outer
     finally:
@@ -156,7 +156,7 @@ _watches: set[Any] = set()
 
 
 @skip_frame
-def _is_new(value: Any, kind: Kind) -> bool:
+def _is_new(value: Any, kind: DeferredKind) -> bool:
     if kind == "coroutine":
         return inspect.getcoroutinestate(value) == inspect.CORO_CREATED
     if kind == "generator":
@@ -184,12 +184,12 @@ async def _awaited(opening: _Opening) -> Any:
     try:
         result = await inner
     except BaseException as error:
-        tell(listener.fail, listener, call, error)
+        notify(listener.fail, listener, call, error)
         raise
-    if id(type(result)) in KINDS:
+    if id(type(result)) in DEFERRED_TYPES:
         alone = sys.getrefcount(result) <= ONE_REFERENCE
-        return carried_on(listener, call, result, alone=alone)
-    tell(listener.finish, listener, call, result)
+        return followed_result(listener, call, result, alone=alone)
+    notify(listener.finish, listener, call, result)
     return result
 
 
@@ -210,10 +210,10 @@ class _Steps:
         if call is None:
             return
         try:
-            tell(listener.chunk, listener, call, chunk)
-        except BaseException as error:  # an interrupt, which must reach the host
+            notify(listener.chunk, listener, call, chunk)
+        except BaseException as error:  # an interrupt, which must reach the application
             self._call = None
-            tell(listener.fail, listener, call, error)
+            notify(listener.fail, listener, call, error)
             raise
 
     @skip_frame
@@ -230,14 +230,14 @@ class _Steps:
         if call.chunks is not None:
             call.chunks.closed = self._closing
         if error is None or (self._closing and issubclass(type(error), GeneratorExit)):
-            tell(listener.finish, listener, call, None)
+            notify(listener.finish, listener, call, None)
         else:
-            tell(listener.fail, listener, call, error)
+            notify(listener.fail, listener, call, error)
 
 
 # The functions below hold nothing that passes through them: no chunk while the consumer has it, and
-# no exception, which would be in a cycle with this frame. The host's code never runs within an
-# "except" of theirs, because its exceptions would get a context that they do not have otherwise.
+# no exception, which would be in a cycle with this frame. The application's code never runs within
+# an "except" of theirs, because its exceptions would get a context that they do not have otherwise.
 
 
 @skip_frame
@@ -294,8 +294,8 @@ async def _streamed(opening: _Opening) -> Any:
 
 @skip_frame
 def _first(inner: Any) -> Any:
-    """The first step of the host's async generator, hidden from the event loop. The loop knows the
-    outer one; if it knew both, it would close both at once."""
+    """The first step of the application's async generator, hidden from the event loop. The loop
+    knows the outer one; if it knew both, it would close both at once."""
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(None, None)
     try:
@@ -304,7 +304,7 @@ def _first(inner: Any) -> Any:
         sys.set_asyncgen_hooks(*hooks)
 
 
-_WAYS: dict[Kind, Callable[[_Opening], Any]] = {
+_FOLLOWERS: dict[DeferredKind, Callable[[_Opening], Any]] = {
     "coroutine": _awaited,
     "generator": _generated,
     "async generator": _streamed,

@@ -31,7 +31,7 @@ from calltape_recorder.bounds import (
     MAX_SEARCHED,
 )
 from calltape_recorder.capture.names import type_name
-from calltape_recorder.capture.withholding import is_public_default
+from calltape_recorder.capture.omissions import is_public_default
 from calltape_schema import TapeError, __version__
 from calltape_schema.bounds import MAX_PARAMETERS
 from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of
@@ -64,7 +64,7 @@ def outside_state(target: Any, method: str) -> tuple[str, ...]:
     """
     try:
         return tuple(dict.fromkeys(_found(target, method)))[:MAX_OUTSIDE]
-    except Exception:  # objects of the host may be anything
+    except Exception:  # objects of the application may be anything
         return ()
 
 
@@ -211,7 +211,7 @@ def check_target(
         )  # fmt: skip
     try:
         found = callable(getattr(target, method, None))
-    except Exception:  # the host's own __getattr__
+    except Exception:  # the application's own __getattr__
         found = False
     if not found:
         raise TapeError(
@@ -244,7 +244,7 @@ def original_of(module: Any) -> Any:
 
 
 def describe_target(
-    module: Any, method: str, via: Literal["hook", "method"], *, withholds: bool
+    module: Any, method: str, via: Literal["hook", "method"], *, omits_values: bool
 ) -> Target:
     """The class, method and signature of what will be recorded.
 
@@ -254,7 +254,7 @@ def describe_target(
     name = str(module.__name__)[:MAX_NAME_CHARACTERS] if isinstance(module, ModuleType) else None
     return Target(
         type=type_name(type(original)), method=method[:MAX_NAME_CHARACTERS], via=via,
-        signature=_signature(getattr(original, method), withholds),
+        signature=_signature(getattr(original, method), omits_values),
         module=name,
         outside=outside_state(original, method) or None,
     )  # fmt: skip
@@ -279,14 +279,16 @@ def rank_now() -> Rank | None:
             return None
         every = torch.distributed.get_world_size()
         return Rank(number=torch.distributed.get_rank(), of=every) if every > 1 else None
-    except Exception:  # the host may have ended the job meanwhile
+    except Exception:  # the application may have ended the job meanwhile
         return None
 
 
-def _signature(function: Any, withholds: bool) -> tuple[Parameter, ...] | None:
+def _signature(function: Any, omits_values: bool) -> tuple[Parameter, ...] | None:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except Exception:  # TypeError, ValueError, or anything that the host's __signature__ raises
+    except (
+        Exception
+    ):  # TypeError, ValueError, or anything that the application's __signature__ raises
         return None
     if len(parameters) > MAX_PARAMETERS:
         return None
@@ -294,7 +296,7 @@ def _signature(function: Any, withholds: bool) -> tuple[Parameter, ...] | None:
     for parameter in parameters:
         default = cast("Any", parameter.default)
         has_default = default is not inspect.Parameter.empty
-        fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
+        fits = has_default and is_public_default(default, parameter.name, omits_values=omits_values)
         name = parameter.name[:MAX_NAME_CHARACTERS]
         made[name] = Parameter(
             name=name,

@@ -171,7 +171,7 @@ _UNLOCKED = (
 lock."""
 
 
-_Account: TypeAlias = "Counter[Reason | None]"
+_Outcomes: TypeAlias = "Counter[Reason | None]"
 """Calls by why they were dropped; those that were kept by None."""
 
 
@@ -204,7 +204,7 @@ class Ledger:
         # One step of a counter is one step under the interpreter lock.
         self._numbers = new_count()
         self._skipped: dict[DropReason, Count] = {reason: new_count() for reason in _UNLOCKED}
-        self._told: dict[DropReason, int] = dict.fromkeys(
+        self._drained: dict[DropReason, int] = dict.fromkeys(
             _UNLOCKED, 0
         )  # counted in earlier segments
         self.accepted = 0
@@ -213,7 +213,7 @@ class Ledger:
         self.shared_bytes = 0  # bytes of copies that later calls may share
         self._dropped: dict[DropReason, int] = {}
         self._outputs_lost: dict[DropReason, int] = {}
-        self._account: _Account = Counter()  # of the current segment
+        self._outcomes: _Outcomes = Counter()  # of the current segment
         # Every call runs these two. If nothing has to be checked, they are the counters themselves.
         self.see: Callable[[], int | None]
         self.skip: Callable[[], object] = (
@@ -304,7 +304,7 @@ class Ledger:
             self.shared_bytes -= nbytes
 
     def spend(self, nanoseconds: int) -> None:
-        """Counts what calls cost the host that are not recorded."""
+        """Counts what calls cost the application that are not recorded."""
         with self.lock:
             self.in_calls_ns += nanoseconds
             self._charged_ns += min(nanoseconds, MAX_CHARGE_NS)
@@ -344,7 +344,7 @@ class Ledger:
                     continue
                 self.kept += 1
                 self.written += 1
-                self._account[None] += 1
+                self._outcomes[None] += 1
                 if (lost := call.outputs_lost) is not None:
                     self._outputs_lost[lost] = self._outputs_lost.get(lost, 0) + 1
 
@@ -352,7 +352,7 @@ class Ledger:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
         current segment also takes over what that file said of other calls."""
         with self.lock:
-            _take_over(self._account, coverage, reason)
+            _take_over(self._outcomes, coverage, reason)
             if coverage.kept:
                 self.kept -= coverage.kept
                 self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
@@ -364,24 +364,26 @@ class Ledger:
             gone, reason: the coverage of a file that is about to go, as for :meth:`lose`.
         """
         with self.lock:
-            account, _ = self._counted()
+            outcomes, _ = self._counted()
         if gone is not None:
-            _take_over(account, gone, reason)
-        return _coverage_of(account)
+            _take_over(outcomes, gone, reason)
+        return _coverage_of(outcomes)
 
     def drain_coverage(self) -> Coverage:
         """What became of the calls since this was asked last."""
         with self.lock:
-            account, self._told = self._counted()
-            self._account = Counter()
-        return _coverage_of(account)
+            outcomes, self._drained = self._counted()
+            self._outcomes = Counter()
+        return _coverage_of(outcomes)
 
-    def _counted(self) -> tuple[_Account, dict[DropReason, int]]:
+    def _counted(self) -> tuple[_Outcomes, dict[DropReason, int]]:
         """The account of the current segment, and the counters that are in it."""
         skipped = {reason: value_of(counter) for reason, counter in self._skipped.items()}
-        account = self._account.copy()
-        account.update({reason: calls - self._told[reason] for reason, calls in skipped.items()})
-        return account, skipped
+        outcomes = self._outcomes.copy()
+        outcomes.update(
+            {reason: calls - self._drained[reason] for reason, calls in skipped.items()}
+        )
+        return outcomes, skipped
 
     def close(self, reason: DropReason) -> None:
         """Counts calls that are neither kept nor dropped as dropped; no call is counted later."""
@@ -416,19 +418,19 @@ class Ledger:
 
     def _count(self, reason: DropReason, calls: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + calls
-        self._account[reason] += calls
+        self._outcomes[reason] += calls
 
 
-def _take_over(account: _Account, coverage: Coverage, reason: DropReason | None) -> None:
+def _take_over(outcomes: _Outcomes, coverage: Coverage, reason: DropReason | None) -> None:
     """Adds the calls of a file that is gone: its kept ones were dropped for this reason."""
-    account.update(coverage.dropped)
+    outcomes.update(coverage.dropped)
     if coverage.kept:
-        account[reason] += coverage.kept
+        outcomes[reason] += coverage.kept
 
 
-def _coverage_of(account: _Account) -> Coverage:
-    kept = account.pop(None, 0)
-    dropped = {reason: calls for reason, calls in account.items() if reason and calls}
+def _coverage_of(outcomes: _Outcomes) -> Coverage:
+    kept = outcomes.pop(None, 0)
+    dropped = {reason: calls for reason, calls in outcomes.items() if reason and calls}
     return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
 

@@ -11,9 +11,9 @@ Two kinds of evidence are not affine: which sizes are 0 or 1 (broadcasting, empt
 sizes are equal (a sliding window that is full). Calls are first sorted by this pattern and by their
 constants, and each pattern has a span of its own.
 
-A host may make calls whose sizes have no pattern and no relation, as lists of a thousand ragged
-tensors do. So what is held, and the time that a call waits for it, have bounds. Beyond these, less
-is evidence (:class:`Novelty` says what).
+An application may make calls whose sizes have no pattern and no relation, as lists of a thousand
+ragged tensors do. So what is held, and the time that a call waits for it, have bounds. Beyond
+these, less is evidence (:class:`Novelty` says what).
 """
 
 from __future__ import annotations
@@ -88,58 +88,59 @@ class _Decider:
         self._lock = RLock()
         # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
         self._exact: set[int] = set()
-        self._groups: dict[int, _Group] = {}
-        self._numbers = 0  # of all groups
+        self._kinds: dict[int, _KindEvidence] = {}
+        self._numbers = 0  # of all kinds
 
     def __call__(self, number: int, view: CallView) -> Verdict:
-        if view.structure.core is None:  # asked here, since nearly all calls come by
-            likeness, outline, scalars = hash(view.structure.encoded), view.outline, view.scalars
+        core = view.structure.core
+        if core is None:  # asked here, since nearly all calls come by
+            structure, outline, scalars = hash(view.structure.encoded), view.outline, view.scalars
         else:
-            likeness = view.likeness
-            outline, scalars = view.evidence()
-        marks = [_mark(value) for value in scalars] if scalars else scalars
-        key = hash((likeness, outline, tuple(marks)))
-        if key in self._exact:  # as it is for nearly all calls
+            structure = core.structure_hash
+            outline, scalars = view.without_data_keys()
+        keys = [_hash_key(value) for value in scalars] if scalars else scalars
+        exact = hash((structure, outline, tuple(keys)))
+        if exact in self._exact:  # as it is for nearly all calls
             return False
-        values = zip(scalars, marks, strict=True)
-        constants = hash(tuple([mark for value, mark in values if type(value) is not int]))
+        values = zip(scalars, keys, strict=True)
+        constants = hash(tuple([key for value, key in values if type(value) is not int]))
         with self._lock:
             if len(self._exact) >= MAX_NOVELTY_CALLS:
                 self._exact.clear()
-            kinds, numbers = _split(outline)
-            kind = hash((likeness, kinds))
-            group = self._groups.get(kind)
-            if group is None and len(self._groups) < MAX_NOVELTY_STRUCTURES:
-                group = _Group(self._growth)
+            types, numbers = _split(outline)
+            kind = hash((structure, types))
+            evidence = self._kinds.get(kind)
+            if evidence is None and len(self._kinds) < MAX_NOVELTY_STRUCTURES:
+                evidence = _KindEvidence(self._growth)
             may_grow = self._numbers < MAX_NOVELTY_NUMBERS
-            news = group.news(numbers, constants, may_grow=may_grow) if group else None
-            if group is None or news is None:
-                self._exact.add(key)
+            news = evidence.news(numbers, constants, may_grow=may_grow) if evidence else None
+            if evidence is None or news is None:
+                self._exact.add(exact)
                 return False
-            return partial(self._keep, key, kind, group, news)
+            return partial(self._keep, exact, kind, evidence, news)
 
-    def _keep(self, key: int, kind: int, group: _Group, news: _News) -> int:
+    def _keep(self, exact: int, kind: int, evidence: _KindEvidence, news: _News) -> int:
         with self._lock:
-            if key in self._exact:  # another thread kept the same meanwhile
+            if exact in self._exact:  # another thread kept the same meanwhile
                 return False
             # After a start anew, nothing that was kept before may come back.
-            known = (
-                self._groups.setdefault(kind, group) if group.is_empty else self._groups.get(kind)
-            )
-            if known is not None:
-                self._exact.add(key)
-                self._numbers += known.add(news)
+            current = self._kinds.get(kind)
+            if current is None and evidence.is_empty:
+                current = self._kinds[kind] = evidence
+            if current is not None:
+                self._exact.add(exact)
+                self._numbers += current.add(news)
         return NOVEL
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""
         with self._lock:
-            self._groups.clear()
+            self._kinds.clear()
             self._numbers = 0
             self._exact.clear()
 
 
-def _mark(value: Any) -> Any:
+def _hash_key(value: Any) -> Any:
     """A value whose hash differs for different scalars of one type. The scalars themselves do not
     serve: in Python -1 and -2 have the same hash, also as floats, and so have 3 and 2^63 - 1."""
     kind = type(value)
@@ -154,25 +155,26 @@ def _mark(value: Any) -> Any:
 
 def _split(outline: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
     """Splits an outline into dtypes and ranks, and the numbers."""
-    kinds: list[Any] = []
+    types: list[Any] = []
     numbers: list[int] = []
     for part in outline:
         if isinstance(part, tuple):
-            kinds.append(len(part))
+            types.append(len(part))
             numbers += part
         elif type(part) is int:
-            kinds.append(int)
+            types.append(int)
             numbers.append(part)
         else:
-            kinds.append(part)
-    return tuple(kinds), numbers
+            types.append(part)
+    return tuple(types), numbers
 
 
 _NUMBERS_OF_PATTERN = 16  # the rough memory of a pattern without its numbers
 
 
-class _Group:
-    """Calls of one structure with the same dtypes and ranks."""
+class _KindEvidence:
+    """What the kept calls of one kind have shown: of one structure with the same dtypes and
+    ranks."""
 
     def __init__(self, growth: tuple[int, int]) -> None:
         self._growth = growth
@@ -196,7 +198,7 @@ class _Group:
         key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
         known = self._patterns.get(key)
         if known is not None:
-            pattern = known.with_row(values, self._growth, may_widen=may_grow)
+            pattern = known.with_point(values, self._growth, may_widen=may_grow)
         else:
             pattern = _Pattern.of(values) if may_grow else None
         return _News(constants, key, pattern) if pattern or is_new else None
@@ -216,7 +218,7 @@ class _Group:
 
 
 class _News(NamedTuple):
-    """What a call adds to the evidence of its group: its constants (a hash), and the pattern that
+    """What a call adds to the evidence of its kind: its constants (a hash), and the pattern that
     has its numbers, if it adds any, at its key."""
 
     constants: int
@@ -225,7 +227,7 @@ class _News(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """The affine span of the kept rows of distinct numbers, and the bounds of each number.
+    """The affine span of the kept points (the distinct numbers of a call), and their bounds.
 
     Attributes:
         size: how many numbers it takes.
@@ -238,16 +240,16 @@ class _Pattern(NamedTuple):
 
     @classmethod
     def of(cls, values: list[int]) -> _Pattern:
-        """The pattern of one row."""
+        """The pattern of one point."""
         span = AffineSpan(MAX_NOVELTY_SPAN)
         span.add(values)
         return cls(values, values, span, _NUMBERS_OF_PATTERN + 3 * len(values))
 
-    def with_row(
+    def with_point(
         self, values: list[int], growth: tuple[int, int], *, may_widen: bool
     ) -> _Pattern | None:
-        """The pattern with one more row; None if the row adds nothing: it is in the span, unless
-        ``may_widen`` is false, and no number is far beyond its bounds."""
+        """The pattern with one more point; None if that adds nothing: the point is in the span,
+        unless ``may_widen`` is false, and no number is far beyond its bounds."""
         span, size = self.span, self.size
         if may_widen:
             span = span.copy()

@@ -51,13 +51,13 @@ class CallView:
     scalars: list[Any]
 
     @property
-    def likeness(self) -> int:
+    def structure_hash(self) -> int:
         """A hash, equal for calls of one structure: policies remember thousands, and a structure
         may have megabytes. The keys of dicts that are data are no part of it."""
         core = self.structure.core
-        return hash(self.structure.encoded) if core is None else core.likeness
+        return hash(self.structure.encoded) if core is None else core.structure_hash
 
-    def evidence(self) -> tuple[Outline, list[Any]]:
+    def without_data_keys(self) -> tuple[Outline, list[Any]]:
         """The outline and the scalars, without those in dicts at keys that are data."""
         core = self.structure.core
         assert core is not None  # else that is all of them
@@ -76,7 +76,7 @@ last."""
 Verdict = int | Callable[[], int]
 Decider = Callable[[int, Any], Verdict]
 """Tells by a call's number and its :class:`CallView` whether the call is kept: False, True, or
-:data:`EVIDENCE`. Several threads of the host call it at once. The decider of a policy
+:data:`NOVEL`. Several threads of the application call it at once. The decider of a policy
 ``by_number`` gets no view, and answers with no function.
 
 If it remembers what it kept, it answers with a function, because another policy may still refuse
@@ -304,7 +304,8 @@ def start_over(decider: Decider) -> None:
 
 
 class _Pair:
-    """Two deciders. No lock is held while they decide, as they may run the host's own predicate."""
+    """Two deciders. No lock is held while they decide, as they may run the application's own
+    predicate."""
 
     def __init__(self, left: Decider, right: Decider, *, both: bool) -> None:
         self._left = left
@@ -339,7 +340,7 @@ class _StructureLimit:
         self._left: dict[int, Count] = {}  # of each structure as many steps as calls may be kept
 
     def __call__(self, number: int, view: CallView) -> Verdict:
-        key = view.likeness
+        key = view.structure_hash
         left = self._left.get(key)
         has_room = len(self._left) < MAX_POLICY_STRUCTURES if left is None else length_hint(left)
         return partial(self._take, key) if has_room else False

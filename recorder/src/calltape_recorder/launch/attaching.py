@@ -117,7 +117,7 @@ def _follow_instances(
 
 
 def _warn(text: str, *values: object) -> None:
-    with contextlib.suppress(Exception):  # the text of a value is the host's
+    with contextlib.suppress(Exception):  # the text of a value is the application's
         say(logging.WARNING, text % values if values else text)
 
 

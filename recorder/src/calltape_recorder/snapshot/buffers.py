@@ -233,7 +233,7 @@ SideCopies = tuple[Sequence[Any], bytes]
 :func:`packed_numbers` gives them. There are none if each holds one copy.
 
 A call that waits for the writer consists of these, and not of objects for each leaf: Python's
-garbage collector would go through all objects of the host each time these became many more.
+garbage collector would go through all objects of the application each time these became many more.
 """
 
 
@@ -246,8 +246,8 @@ def packed_numbers(numbers: list[int]) -> bytes:
 
 _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a millisecond
 # Torch copies tensors of at least 32768 elements with several threads (``at::internal::GRAIN_SIZE``
-# of its C++). They would wait for cores that the host's other threads use: measured, two calls at
-# once took twice as long. Pieces below that size are copied by the calling thread alone.
+# of its C++). They would wait for cores that the application's other threads use: measured, two
+# calls at once took twice as long. Pieces below that size are copied by the calling thread alone.
 _MOST_ELEMENTS = 32767
 _ELEMENTS = {16: torch.complex128, 8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
@@ -285,7 +285,8 @@ def source_of(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tu
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Hides operators in this block from all modes, autograd and tensor subclasses of the host."""
+    """Hides operators in this block from all modes, autograd and tensor subclasses of the
+    application."""
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         yield
 

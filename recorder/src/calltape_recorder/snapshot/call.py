@@ -1,6 +1,6 @@
-"""A recorded call on its way from the host to the tape: the copies of its two sides.
+"""A recorded call on its way from the application to the tape: the copies of its two sides.
 
-The host side fills it in while the call runs; the writer reads it when the call has ended.
+The application side fills it in while the call runs; the writer reads it when the call has ended.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class QueuedCall:
 class Call(QueuedCall):
     """A call that was not handed to the writer yet. Then it becomes a :class:`QueuedCall`
     (``__class__`` is set): whoever lets go of it last, no code of ours runs. Dynamo looks at each
-    function that Python runs in a thread of the host while it compiles."""
+    function that Python runs in a thread of the application while it compiles."""
 
     __slots__ = ()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.scalars import text_bytes
-from calltape_recorder.capture.structures import Structures, Wanted, spelled_out
+from calltape_recorder.capture.structures import Structures, Wanted, spell_out
 from calltape_recorder.capture.walk import Walked, capture_output
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.side import Side
@@ -18,13 +18,13 @@ from calltape_schema.drop_reasons import DropReason
 
 _TOO_MUCH = "more than one call can hold"
 
-_ONE = ("outputs", ("list", 1, None))
+_ONE_CHUNK = ("outputs", ("list", 1, None))
 
 
 def capture_chunk(value: Any) -> Walked:
     """Captures a chunk, as an output that is a list of this one chunk."""
     tokens, leaves, scalars = capture_output(value)
-    return _ONE + spelled_out(tokens[1:]), leaves, scalars
+    return _ONE_CHUNK + spell_out(tokens[1:]), leaves, scalars
 
 
 class Chunks:
@@ -68,7 +68,7 @@ class Chunks:
     def add(self, tokens: tuple[Any, ...], side: Side) -> None:
         """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
         can hold it."""
-        more = tokens[len(_ONE) :]
+        more = tokens[len(_ONE_CHUNK) :]
         text = sum([text_bytes(value) for value in side.scalars if type(value) in (str, bytes)])
         # The first chunk always fits: the walk has the same bounds for any output.
         if self._sides and (
@@ -122,7 +122,9 @@ class Chunks:
 
 def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
     """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
-    return b"".join([own or bytes(8 * count * len(side.facts.per_leaf)) for own, side in sides])
+    return b"".join(
+        [of_side or bytes(8 * count * len(side.facts.per_leaf)) for of_side, side in sides]
+    )
 
 
 def _moved(token: Any, leaves: int) -> Any:
@@ -134,16 +136,16 @@ def _moved(token: Any, leaves: int) -> Any:
 
 
 def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
-    # The host may use the memory of a chunk again for the next one. So leaves of two chunks are
-    # never taken for the same tensor, nor below for the same storage.
+    # The application may use the memory of a chunk again for the next one. So leaves of two chunks
+    # are never taken for the same tensor, nor below for the same storage.
     if all(side.facts.same is None for side in sides):
         return None
     merged: list[int] = []
     for side in sides:
         first = len(merged)
         facts = side.facts
-        own: Iterable[int] = range(len(facts.per_leaf)) if facts.same is None else facts.same
-        merged += [first + index for index in own]
+        of_side: Iterable[int] = range(len(facts.per_leaf)) if facts.same is None else facts.same
+        merged += [first + index for index in of_side]
     return tuple(merged)
 
 
@@ -151,11 +153,11 @@ def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     if all(side.facts.storages is None for side in sides):
         return None
     merged: list[Alias | None] = []
-    groups = 0
+    storages = 0
     for side in sides:
-        own = side.facts.storages or (None,) * len(side.facts.per_leaf)
-        merged += [one and one._replace(storage=groups + one.storage) for one in own]
-        groups += 1 + max([one.storage for one in own if one is not None], default=-1)
+        of_side = side.facts.storages or (None,) * len(side.facts.per_leaf)
+        merged += [alias and alias._replace(storage=storages + alias.storage) for alias in of_side]
+        storages += 1 + max([alias.storage for alias in of_side if alias is not None], default=-1)
     return tuple(merged)
 
 
@@ -163,9 +165,9 @@ def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
     """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
     each: list[bool] = []
     for side in sides:
-        own = side.wanted
-        each += [own] * len(side.facts.per_leaf) if isinstance(own, bool) else own
+        of_side = side.wanted
+        each += [of_side] * len(side.facts.per_leaf) if isinstance(of_side, bool) else of_side
     if whole is not True:
         allowed = [whole] * len(each) if isinstance(whole, bool) else whole
-        each = [one and other for one, other in zip(each, allowed, strict=True)]
+        each = [alias and other for alias, other in zip(each, allowed, strict=True)]
     return tuple(each) if len(set(each)) > 1 else all(each)

@@ -1,8 +1,8 @@
 """Copies tensors to host memory that nobody else can change.
 
-The host sees nothing of it: no autograd graph, no version counter, no dispatch mode and no random
-number generator is touched. Contiguous host memory is copied as it lies, without any operator.
-Everything else goes through ordinary operators, below autograd and all modes.
+The application sees nothing of it: no autograd graph, no version counter, no dispatch mode and no
+random number generator is touched. Contiguous host memory is copied as it lies, without any
+operator. Everything else goes through ordinary operators, below autograd and all modes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from calltape_recorder.snapshot.buffers import (
     unseen,
 )
 from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_out
-from calltape_recorder.snapshot.earlier_copies import Earlier
+from calltape_recorder.snapshot.earlier_copies import EarlierCopy
 from calltape_recorder.snapshot.facts import (
     DTYPES,
     LeafFacts,
@@ -51,7 +51,7 @@ _Tensor = torch.Tensor
 
 def copy_leaves(
     leaves: list[Any], facts: SideFacts, buffers: HostMemory,
-    found: Sequence[Earlier | None] | None = None,
+    found: Sequence[EarlierCopy | None] | None = None,
 ) -> SideCopies:  # fmt: skip
     """Copies every leaf that has a size. ``found`` has the copies that were made of them before.
 
@@ -218,7 +218,7 @@ def _computed(tensor: torch.Tensor, fact: LeafFacts, size: int) -> Piece:
         if value.device.type != "cpu":
             # This waits for the device. Only a copy to pinned memory does not have to.
             value = to(value, "cpu")
-        # contiguous() would return the host's own memory if it is contiguous already.
+        # contiguous() would return the application's own memory if it is contiguous already.
         mine = clone(_copyable(value), memory_format=torch.contiguous_format)
         return Piece(memory_at(data_ptr(mine), size), mine)
 

@@ -1,8 +1,9 @@
 """Copies tensors from a CUDA device to pinned host memory, on a stream of our own.
 
-The host's thread only enqueues work. Our stream waits for what the host has enqueued so far, and
-copies. What the host enqueues afterwards waits for the copies on the device, so the host may
-overwrite its tensors at once. The writer's thread waits until the bytes are in host memory.
+The application's thread only enqueues work. Our stream waits for what the application has enqueued
+so far, and copies. What the application enqueues afterwards waits for the copies on the device, so
+the application may overwrite its tensors at once. The writer's thread waits until the bytes are in
+host memory.
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ def copy_out(
         host, ours = cuda.current_stream(device), stream_of(device)
         ours.wait_stream(host)
         try:
-            for place in places:  # the host may free this tensor before the copy is done
+            for place in places:  # the application may free this tensor before the copy is done
                 tensors[place].record_stream(ours)
             copies = Copies([])
             if copier() is not None:

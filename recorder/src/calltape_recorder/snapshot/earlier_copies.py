@@ -45,7 +45,7 @@ FEWEST_BYTES = 8 * 1024
 _START = 64  # bytes
 
 
-class Earlier(NamedTuple):
+class EarlierCopy(NamedTuple):
     """A copy of a leaf.
 
     Attributes:
@@ -70,7 +70,7 @@ class Earlier(NamedTuple):
     start: tuple[Any, ...]
 
     @property
-    def held(self) -> int:
+    def memory_bytes(self) -> int:
         """How many bytes of memory it holds."""
         return len(self.place.memory) if type(self.place) is Strips else self.size
 
@@ -107,17 +107,17 @@ class EarlierCopies:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._buffers = buffers
         self._memory = memory
-        self._known: dict[int, Earlier] = {}  # the oldest first
+        self._by_address: dict[int, EarlierCopy] = {}  # the oldest first
         self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
         self._origins = new_count(1)
         self._most_bytes = memory.max_bytes // EARLIER_SHARE if can_compare() else 0
 
-    def find(self, leaves: Sequence[Any], facts: SideFacts) -> list[Earlier | None] | None:
+    def find(self, leaves: Sequence[Any], facts: SideFacts) -> list[EarlierCopy | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none
         for any. Whoever gets a copy in a pooled buffer gives it back, as any piece."""
-        if not self._known:
+        if not self._by_address:
             return None
-        found: list[Earlier | None] = [None] * len(leaves)
+        found: list[EarlierCopy | None] = [None] * len(leaves)
         are_there, are_few = False, len(leaves) <= MAX_GROWING_TENSORS
         for at, (leaf, fact, shape, size) in enumerate(
             zip(leaves, facts.per_leaf, facts.shapes, facts.sizes, strict=True)
@@ -128,16 +128,16 @@ class EarlierCopies:
             # other memory.
             memory = untyped_storage(leaf)
             address, _ = source_of(leaf, memory, size)
-            known = self._equal(address, fact, shape, size)
-            if known is None and are_few:
-                known = self._grown(address, fact, shape, size)
-            if known is not None:
-                found[at], are_there = known, True
+            copy = self._equal(address, fact, shape, size)
+            if copy is None and are_few:
+                copy = self._grown(address, fact, shape, size)
+            if copy is not None:
+                found[at], are_there = copy, True
         return found if are_there else None
 
     def keep(
         self, leaves: Sequence[Any], facts: SideFacts, copies: SideCopies,
-        found: Sequence[Earlier | None] | None,
+        found: Sequence[EarlierCopy | None] | None,
     ) -> bytes:  # fmt: skip
         """Remembers the copies of one side.
 
@@ -163,7 +163,7 @@ class EarlierCopies:
                 span, origin = (begin, size, 0, 0, 0), next(self._origins)
                 first = ctypes.string_at(address_of_copy(place, span), _START)
                 start = _start_of(fact, shape, first)
-                earlier = Earlier(size, fact.dtype, shape, place, span, origin, 0, 0, start)
+                earlier = EarlierCopy(size, fact.dtype, shape, place, span, origin, 0, 0, start)
                 self._add(data_ptr(leaf), earlier)
             origins[2 * at], origins[2 * at + 1] = earlier.origin, earlier.first
         return packed_numbers(origins)
@@ -171,100 +171,102 @@ class EarlierCopies:
     def clear(self) -> None:
         """Forgets all copies."""
         with self.lock:
-            while self._known:
+            while self._by_address:
                 self._drop_one()
             self._memory.free_shared(
                 self._memory.shared_bytes
             )  # an interrupt may have come between two steps
 
-    def _equal(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> Earlier | None:
+    def _equal(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> EarlierCopy | None:
         """The copy that was made at this address, if the bytes there are the same."""
-        known = self._taken(address) if address in self._known else None
-        if known is None:
+        copy = self._taken(address) if address in self._by_address else None
+        if copy is None:
             return None
-        if known[:3] == (size, fact.dtype, shape) and are_equal(known.place, known.span, address):
-            return known
-        self._give_back(known)
+        if copy[:3] == (size, fact.dtype, shape) and are_equal(copy.place, copy.span, address):
+            return copy
+        self._give_back(copy)
         return None
 
-    def _grown(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> Earlier | None:
+    def _grown(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> EarlierCopy | None:
         """A copy of a tensor that grew, if the copy of its first part is known. It takes the place
         of that one."""
         if size > self._most_bytes:
             return None
         start = _start_of(fact, shape, ctypes.string_at(address, _START))
         before = self._starts.get(start)
-        known = None if before is None else self._taken(before)
-        if before is None or known is None:
+        first = None if before is None else self._taken(before)
+        if before is None or first is None:
             return None
         try:
-            if known.start != start:  # another thread put another tensor there meanwhile
+            if first.start != start:  # another thread put another tensor there meanwhile
                 return None
-            copy = grown(known.place, known.span, known.shape, address, shape, size)
+            strips = grown(first.place, first.span, first.shape, address, shape, size)
         finally:
-            self._give_back(known)
-        if copy is None:
+            self._give_back(first)
+        if strips is None:
             return None
-        first, tails = (known.origin, known.tails + 1) if known.tails < MAX_TAILS else (0, 0)
-        origin = next(self._origins)
-        made = Earlier(size, fact.dtype, shape, *copy, origin, first, tails, start)
+        has_tails = first.tails < MAX_TAILS
+        copy = EarlierCopy(
+            size, fact.dtype, shape, *strips, next(self._origins),
+            first.origin if has_tails else 0, first.tails + 1 if has_tails else 0, start,
+        )  # fmt: skip
         with self.lock:
-            if self._known.get(before) is known:
-                is_grown = type(known.place) is Strips
-                if is_grown and made.held == known.held and address not in self._known:
+            if self._by_address.get(before) is first:
+                is_grown = type(first.place) is Strips and copy.memory_bytes == first.memory_bytes
+                if is_grown and address not in self._by_address:
                     # It holds as much memory from now on.
-                    self._known.pop(before, None)
-                    self._known[address] = made
+                    self._by_address.pop(before, None)
+                    self._by_address[address] = copy
                     self._starts[start] = address
-                    return made
+                    return copy
                 self._drop(before)
-            self._add(address, made)
-        return made
+            self._add(address, copy)
+        return copy
 
-    def _taken(self, address: int) -> Earlier | None:
+    def _taken(self, address: int) -> EarlierCopy | None:
         with self.lock:
-            known = self._known.get(address)
-            if known is not None and type(known.place) is Buffer:
-                self._buffers.share(known.place)
-            return known
+            copy = self._by_address.get(address)
+            if copy is not None and type(copy.place) is Buffer:
+                self._buffers.share(copy.place)
+            return copy
 
-    def _give_back(self, known: Earlier) -> None:
-        if type(known.place) is Buffer:
-            self._buffers.give_back(known.place)
+    def _give_back(self, copy: EarlierCopy) -> None:
+        if type(copy.place) is Buffer:
+            self._buffers.give_back(copy.place)
 
-    def _add(self, address: int, made: Earlier) -> None:
+    def _add(self, address: int, copy: EarlierCopy) -> None:
         with self.lock:
-            if address in self._known:
+            if address in self._by_address:
                 self._drop(address)
-            held = made.held
-            if held > self._most_bytes:
+            nbytes = copy.memory_bytes
+            if nbytes > self._most_bytes:
                 return
             while (
-                self._memory.shared_bytes + held > self._most_bytes
-                or len(self._known) >= MAX_EARLIER_TENSORS
+                self._memory.shared_bytes + nbytes > self._most_bytes
+                or len(self._by_address) >= MAX_EARLIER_TENSORS
             ):
-                if not self._known:
+                if not self._by_address:
                     self.clear()
                     break
                 self._drop_one()
-            if not self._memory.reserve_shared(held):
+            if not self._memory.reserve_shared(nbytes):
                 return
-            self._known[address] = made
-            self._starts[made.start] = address
-            if type(made.place) is Buffer:
-                self._buffers.share(made.place)
+            self._by_address[address] = copy
+            self._starts[copy.start] = address
+            if type(copy.place) is Buffer:
+                self._buffers.share(copy.place)
 
     def _drop_one(self) -> None:
-        self._drop(next(iter(self._known), 0))
+        self._drop(next(iter(self._by_address), 0))
 
     def _drop(self, address: int) -> None:
-        known = self._known.pop(address, None)
-        if known is None:  # a signal handler dropped it
+        copy = self._by_address.pop(address, None)
+        if copy is None:  # a signal handler dropped it
             return
-        if self._starts.get(known.start) == address:
-            self._starts.pop(known.start, None)
-        self._memory.free_shared(known.held)
-        self._give_back(known)
+        if self._starts.get(copy.start) == address:
+            self._starts.pop(copy.start, None)
+        self._memory.free_shared(copy.memory_bytes)
+        self._give_back(copy)
 
 
 def _start_of(fact: LeafFacts, shape: Shape, first: bytes) -> tuple[Any, ...]:

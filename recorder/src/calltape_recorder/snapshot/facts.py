@@ -23,8 +23,8 @@ from calltape_schema.objects import class_attribute, name_of
 # Reads a tensor by what torch has in C++, whatever its class or its attributes say.
 #
 # The class of a tensor may have a property named ``shape``, and any tensor an attribute with the
-# name ``data_ptr``. Their code must not run in a call of the host. Nobody can replace what is no
-# method (``leaf.dtype``) on a tensor of the plain class, so there it is read as usual.
+# name ``data_ptr``. Their code must not run in a call of the application. Nobody can replace what
+# is no method (``leaf.dtype``) on a tensor of the plain class, so there it is read as usual.
 
 _Base: Any = torch._C.TensorBase
 

@@ -62,10 +62,11 @@ class SideGuards:
 
     Torch's guards end the process if they are shown a nested tensor, or are made of a tensor
     without strides. So they are made of plain tensors only, and before they are shown a leaf, its
-    type is checked. They lie on the heap between the tensors of the host, and keep it from joining
-    what is free beside them: those of each length of a growing cache took gigabytes of a host. So
-    many leaves have guards of their own only if the calls before and after look the same. If not,
-    they share guards that do not know their sizes with all leaves of the same structure.
+    type is checked. They lie on the heap between the tensors of the application, and keep it from
+    joining what is free beside them: those of each length of a growing cache took gigabytes of an
+    application. So many leaves have guards of their own only if the calls before and after look the
+    same. If not, they share guards that do not know their sizes with all leaves of the same
+    structure.
 
     Attributes:
         cached: the entry of sides with these leaves.

@@ -1,7 +1,7 @@
 """One look at the tensors of one side of a call: all that is known of them before any is copied.
 
 Takes tensors and arrays, and the choice whose bytes are wanted; returns a :class:`Look`, for which
-each attribute was read once. The host sees nothing of it, and no operator runs.
+each attribute was read once. The application sees nothing of it, and no operator runs.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _aliased(
 ) -> tuple[tuple[int, ...], tuple[Alias | None, ...]]:  # fmt: skip
     """``same`` and ``storages`` of a look. A leaf that is the same as another gets size 0."""
     uses = Counter(storages)
-    groups: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     begins: dict[int, int] = {}
     places: list[int | None] = []
     for leaf, fact, storage in zip(leaves, facts, storages, strict=False):
@@ -229,7 +229,7 @@ def _aliased(
         earlier, alias = index, None
         if uses[storage] > 1:
             offset = 0 if place is None else place - begins[storage]
-            alias = Alias(groups.setdefault(storage, len(groups)), offset)
+            alias = Alias(numbers.setdefault(storage, len(numbers)), offset)
         if place is not None:
             view = (
                 fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct=""),

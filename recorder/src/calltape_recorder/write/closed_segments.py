@@ -19,7 +19,7 @@ from calltape_schema.inputs_table import Counts, InputsTable
 _LOOKS = 16  # closed files that are looked for at once
 
 
-class Closed(NamedTuple):
+class ClosedSegment(NamedTuple):
     """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
     table has ``counted`` calls. ``number`` is that of the file, and ``accounts`` are those of its
     end."""
@@ -31,7 +31,7 @@ class Closed(NamedTuple):
     ended: float
 
 
-Gone: TypeAlias = Callable[[InputsTable, DropReason, int], None]
+OnLostFile: TypeAlias = Callable[[InputsTable, DropReason, int], None]
 """Is told that a file is gone: with the table of its calls, why, and how many of its calls were
 evidence."""
 
@@ -42,7 +42,7 @@ class ClosedSegments:
 
     Args:
         ledger: is told of the calls of files that are deleted.
-        gone: is called for a file that is deleted.
+        on_lost_file: is called for a file that is deleted.
         notices: is told of files that are too old.
         finish: writes the end of a file.
         announce: is called before a file is deleted, with the reason.
@@ -53,20 +53,20 @@ class ClosedSegments:
     """
 
     def __init__(
-        self, ledger: Ledger, gone: Gone, notices: Notices,
+        self, ledger: Ledger, on_lost_file: OnLostFile, notices: Notices,
         finish: Callable[[TapeFile, Accounts], None],
-        announce: Callable[[Closed, DropReason], None],
+        announce: Callable[[ClosedSegment, DropReason], None],
     ) -> None:  # fmt: skip
         self._ledger = ledger
-        self._gone = gone
+        self._on_lost_file = on_lost_file
         self._notices = notices
         self._finish = finish
         self._announce = announce
         self.deleted: FileNumbers = ()
-        self._all: list[Closed] = []
+        self._all: list[ClosedSegment] = []
         self._cursor = 0
         self._nbytes = 0
-        self.unsealed: list[Closed] = []
+        self.unsealed: list[ClosedSegment] = []
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +82,7 @@ class ClosedSegments:
     def add(self, tape: TapeFile, number: int, accounts: Accounts) -> None:
         """Adds a segment that has no end yet."""
         counted = tape.table.totals().seen
-        closed = Closed(tape, number, accounts, counted, time.monotonic())
+        closed = ClosedSegment(tape, number, accounts, counted, time.monotonic())
         self._all.append(closed)
         self._nbytes += tape.size
         self.unsealed.append(closed)
@@ -118,10 +118,10 @@ class ClosedSegments:
         if self._cursor >= len(self._all):
             self._cursor = 0
         some = self._all[self._cursor : self._cursor + _LOOKS]
-        gone = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
-        for closed in gone:
+        on_lost_file = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
+        for closed in on_lost_file:
             self._remove(closed)
-        self._cursor += len(some) - len(gone)
+        self._cursor += len(some) - len(on_lost_file)
 
     def expire(self, seconds: float) -> None:
         """Deletes the files that ended so many seconds ago, and counts their calls."""
@@ -156,7 +156,7 @@ class ClosedSegments:
             table = None
         return self._delete(first, reason, table or _only_counted(first.counted))
 
-    def _delete(self, closed: Closed, reason: DropReason | None, table: InputsTable) -> bool:
+    def _delete(self, closed: ClosedSegment, reason: DropReason | None, table: InputsTable) -> bool:
         if reason is not None:
             self._announce(closed, reason)
         if not closed.tape.remove():
@@ -166,7 +166,7 @@ class ClosedSegments:
         self._lose(closed, reason, table)
         return True
 
-    def _lose(self, closed: Closed, reason: DropReason | None, table: InputsTable) -> None:
+    def _lose(self, closed: ClosedSegment, reason: DropReason | None, table: InputsTable) -> None:
         """Forgets a file, and counts its calls as dropped if there is a reason."""
         self._remove(closed)
         if closed in self.unsealed:
@@ -174,9 +174,9 @@ class ClosedSegments:
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.accounts.coverage, reason)
-            self._gone(table, reason, closed.tape.novel_calls)
+            self._on_lost_file(table, reason, closed.tape.novel_calls)
 
-    def _remove(self, closed: Closed) -> None:
+    def _remove(self, closed: ClosedSegment) -> None:
         self._all.remove(closed)
         self._nbytes -= closed.tape.size
 

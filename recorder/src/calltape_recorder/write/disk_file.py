@@ -1,7 +1,7 @@
-"""A tape file that one process writes, and that stays the same file whatever the host does.
+"""A tape file that one process writes, and that stays the same file whatever the application does.
 
-It gets appends and an end. Meanwhile the host may close descriptors that it does not know, a person
-may move or remove the file, and a fork shares the descriptor.
+It gets appends and an end. Meanwhile the application may close descriptors that it does not know, a
+person may move or remove the file, and a fork shares the descriptor.
 """
 
 from __future__ import annotations
@@ -277,9 +277,9 @@ class TapeFile:
         return True
 
     def _status(self) -> os.stat_result | None:
-        """What the system knows of the descriptor, if it is still this file's. A host may close
-        descriptors that it does not know, and then the next file that it opens has this descriptor,
-        or even the inode."""
+        """What the system knows of the descriptor, if it is still this file's. An application may
+        close descriptors that it does not know, and then the next file that it opens has this
+        descriptor, or even the inode."""
         try:
             status = os.fstat(self._file)
             head = os.pread(self._file, len(self._head), 0)
@@ -289,7 +289,8 @@ class TapeFile:
         return status if is_same else None
 
     def _check(self, least: int) -> None:
-        """Opens the file again if the host closed it. It must have at least so many bytes."""
+        """Opens the file again if the application closed it. It must have at least so many
+        bytes."""
         if self._file < 0:
             raise OSError(errno.EBADF, "the tape is closed")
         known = self._status()

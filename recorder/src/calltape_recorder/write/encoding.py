@@ -294,7 +294,7 @@ class Encoder:
         at: dict[str, Any] = {}
         # By origin of a tail in this call: what has the first part, how many bytes of a
         # strip these are, and the length of the tail.
-        here: dict[int, tuple[int, int, int]] = {}
+        tails_here: dict[int, tuple[int, int, int]] = {}
         if file is not None and file != self._file:  # no call refers to another file
             self._file = file
             self._places.clear()
@@ -306,32 +306,32 @@ class Encoder:
                 origin, first = 0, 0
                 if origins and file is not None:
                     origin, first = origins[2 * leaf : 2 * leaf + 2]
-                if (place := self._before(origin, call)) is not None:
+                if (place := self._earlier_place(origin, call)) is not None:
                     at[key] = key, *place
                     continue
                 stored[key] = piece = copies[leaf]
                 if not origin:
                     continue
-                self._put(origin, call, key)
+                self._remember_place(origin, call, key)
                 if type(piece) is not Grown or not first:
                     continue
                 begin, shape, axis = piece.first, entry.shape, piece.axis
                 length = shape[axis] - shape[axis] * begin // piece.strip
-                if first in here:
+                if first in tails_here:
                     # An argument grew since an earlier call, and the model made it grow again. A
                     # reference leads to an earlier call, so the tail is that of both.
-                    first, begin, more = here[first]
+                    first, begin, more = tails_here[first]
                     length += more
-                if (place := self._before(first, call)) is not None:
+                if (place := self._earlier_place(first, call)) is not None:
                     at[key] = key, *place, axis
                     stored[key] = piece.tail(begin)
                     nbytes = entry.nbytes // shape[axis] * length
                     cut = (*shape[:axis], length, *shape[axis + 1 :])
                     tails[key] = Stored(entry.dtype, cut, nbytes)
-                    here[origin] = first, begin, length
+                    tails_here[origin] = first, begin, length
         return stored, tails, at
 
-    def _before(self, origin: int, call: int) -> tuple[int, str] | None:
+    def _earlier_place(self, origin: int, call: int) -> tuple[int, str] | None:
         """The earlier call of this file that has the bytes of this origin, and their key there."""
         place = self._places.get(origin)
         if place is None or place[0] >= call:
@@ -339,7 +339,7 @@ class Encoder:
         self._places[origin] = self._places.pop(origin)  # it is forgotten last
         return place
 
-    def _put(self, origin: int, call: int, key: str) -> None:
+    def _remember_place(self, origin: int, call: int, key: str) -> None:
         if len(self._places) >= MAX_ORIGINS:
             del self._places[next(iter(self._places))]
         self._places[origin] = call, key
@@ -404,13 +404,13 @@ def _tree(
                 continue
             data = piece if type(piece) is bytearray else piece.data if piece else b""
             found = range_of(data, dtype) if len(data) <= MAX_RANGE_BYTES else None
-            if found is not None and (leaf in leaves.stored or not _tells(found, data, dtype)):
+            if found is not None and (leaf in leaves.stored or not _reveals(found, data, dtype)):
                 ranges.append({"leaf": leaf, "min": found[0], "max": found[1]})
         tree["ranges"] = ranges
     return tree
 
 
-def _tells(found: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
+def _reveals(found: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
     """Whether a range tells what the elements are. The range of a few ids is these ids, and so is
     the range of one id among a thousand zeros. The range of a mask tells no more than a bool does,
     and bools are on the tape."""

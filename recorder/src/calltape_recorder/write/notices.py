@@ -2,7 +2,7 @@
 
 Every line begins with the number of the process. Trouble is said at once, by the thread that has
 it, and once per kind. News (a file was sealed, recording stopped) is only noted, and the writer's
-thread says it: neither a call nor a fork waits for a log handler of the host.
+thread says it: neither a call nor a fork waits for a log handler of the application.
 
 What goes well is said on the level INFO. Where nobody configured logging, Python shows warnings
 only, and an owner would not know whether anything is recorded. There, one line on stderr says what
@@ -40,25 +40,25 @@ BEGINNING = "records"
 
 _log = logging.getLogger("calltape")
 
-_kept: deque[tuple[int, str]] = deque(maxlen=MAX_NEWS)
+_deferred: deque[tuple[int, str]] = deque(maxlen=MAX_NEWS)
 
 
 def say(level: int, text: str) -> None:
-    """Logs a line. It never raises: a handler of the host may."""
+    """Logs a line. It never raises: a handler of the application may."""
     line = f"calltape, process {os.getpid()}: {text}"
     if not is_apart():
         _put(level, line)
         return
-    _kept.append((level, line))
+    _deferred.append((level, line))
     if level >= logging.WARNING and _log.isEnabledFor(level):
         _write(line)
 
 
-def say_kept() -> None:
+def say_deferred() -> None:
     """Logs what a thread of the recorder could not."""
-    while _kept and not is_apart():
+    while _deferred and not is_apart():
         with contextlib.suppress(IndexError):  # another thread says it, too
-            _put(*_kept.popleft())
+            _put(*_deferred.popleft())
 
 
 def _put(level: int, line: str) -> None:
@@ -75,25 +75,25 @@ class Notices:
     """Says what happens to a recording.
 
     Args:
-        withholds: whether values are withheld. Then the texts of exceptions are not logged, because
-            they may quote a value.
+        omits_values: whether values are omitted. Then the texts of exceptions are not logged: they
+            may quote a value.
 
     Attributes:
         last_error, last_error_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
     """
 
-    def __init__(self, *, withholds: bool) -> None:
-        self._withholds = withholds
+    def __init__(self, *, omits_values: bool) -> None:
+        self._omits_values = omits_values
         self._said: set[str] = set()
         self._news: deque[tuple[str, int, str]] = deque(maxlen=MAX_NEWS)
-        self._told: dict[str, float] = {}  # when there was news of a kind last
-        self._held_back: dict[str, int] = {}
+        self._last_said: dict[str, float] = {}  # when there was news of a kind last
+        self._suppressed: dict[str, int] = {}
         self.last_error: str | None = None
         self.last_error_ns: int | None = None
 
     def complain(self, about: str, error: BaseException) -> None:
         """Logs what went wrong, once per kind of problem. Recording goes on."""
-        what = _in_one_line(error, with_text=not self._withholds)
+        what = _in_one_line(error, with_text=not self._omits_values)
         self._note(f"{about}: {what}")
         if self._is_new(about):
             say(logging.WARNING, f"{about}: {what} (logged once; see Recorder.stats())")
@@ -118,11 +118,11 @@ class Notices:
         now = time.monotonic()
         while self._news:
             kind, level, text = self._news.popleft()
-            if now - self._told.get(kind, -AGAIN_SECONDS) < AGAIN_SECONDS:
-                self._held_back[kind] = self._held_back.get(kind, 0) + 1
+            if now - self._last_said.get(kind, -AGAIN_SECONDS) < AGAIN_SECONDS:
+                self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
                 continue
-            self._told[kind] = now
-            more = self._held_back.pop(kind, 0)
+            self._last_said[kind] = now
+            more = self._suppressed.pop(kind, 0)
             if more:
                 text += f" (and {more} more times since it was last logged)"
             say(level, text)
@@ -134,8 +134,8 @@ class Notices:
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
         now = time.monotonic()
-        if now - self._told.get("", -AGAIN_SECONDS) >= AGAIN_SECONDS:
-            self._told[""] = now
+        if now - self._last_said.get("", -AGAIN_SECONDS) >= AGAIN_SECONDS:
+            self._last_said[""] = now
             self._said.clear()
 
     def _note(self, text: str) -> None:
@@ -160,7 +160,7 @@ def _in_one_line(error: BaseException, *, with_text: bool) -> str:
         return f"{kind}: {os.strerror(number)}" if type(number) is int else kind
     try:
         text = " ".join(str(error).split())
-    except BaseException as broken:  # the host's own __str__ may raise anything
+    except BaseException as broken:  # the application's own __str__ may raise anything
         if is_interrupt(broken):
             raise
         text = "(no text)"

@@ -18,7 +18,7 @@ from calltape_recorder.bounds import (
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.closed_segments import Closed, ClosedSegments, Gone
+from calltape_recorder.write.closed_segments import ClosedSegment, ClosedSegments, OnLostFile
 from calltape_recorder.write.disk_file import Accounts, TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
@@ -35,7 +35,7 @@ _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _INDEX_BYTES = 48  # in the end, per group, before it is deflated
 
 
-class Refusal(Exception):  # noqa: N818 - a decision, not an error
+class LimitReached(Exception):  # noqa: N818 - a decision, not an error
     """No more bytes may be written.
 
     Attributes:
@@ -119,12 +119,12 @@ class Segments:
         ledger: tells what became of calls, and is told of files that are gone.
         drain: tells what became of the calls since it was called last, the counted inputs of those
             that are not on the tape, and the dumps.
-        gone: is called for a file that is gone.
+        on_lost_file: is called for a file that is gone.
         notices: what people are told.
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
-        bytes_of_file: how many bytes a file should have; None if there is no bound. What is
+        max_file_bytes: how many bytes a file should have; None if there is no bound. What is
             appended at once is in one file, so it should not be more.
         written_bytes: how many bytes were written to tapes, those too that are gone by now.
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
@@ -140,30 +140,30 @@ class Segments:
         options: Options,
         ledger: Ledger,
         drain: Callable[[], tuple[Coverage, InputsTable, tuple[Dump, ...]]],
-        gone: Gone,
+        on_lost_file: OnLostFile,
         notices: Notices,
     ) -> None:
         self.first_path = path
         self._options = options
         self._ledger = ledger
         self._drain = drain
-        self._gone = gone
+        self._on_lost_file = on_lost_file
         self._notices = notices
         self.budget = DiskBudget(options.max_disk_bytes)
-        self.bytes_of_file = options.most_in_segment
+        self.max_file_bytes = options.max_segment_bytes
         self.written_bytes = 0
         self._new_bytes = 0  # of a file without calls, with its counts
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
         self.file = 0
-        self._closed = ClosedSegments(ledger, gone, notices, self._finish, self._announce)
+        self._closed = ClosedSegments(ledger, on_lost_file, notices, self._finish, self._announce)
         self._manifest: Manifest | None = None
         self._began = self._counted = time.monotonic()
         # What the files say of the calls since the last one; None if nobody knows.
-        self._told: tuple[Coverage, int] | None = (Coverage(), 0)
+        self._counts_written: tuple[Coverage, int] | None = (Coverage(), 0)
         self._first: int | None = None  # of the calls that are appended just now
-        seconds = options.most_seconds_in_segment
+        seconds = options.max_segment_seconds
         self._count_seconds = COUNT_SECONDS if seconds is None else min(seconds, COUNT_SECONDS)
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
@@ -226,8 +226,10 @@ class Segments:
         if on_disk is not None:
             alone = 2 * self._new_bytes + self._end_bytes + _LAST_END_BYTES
             if alone + append.size + _INDEX_BYTES * len(append.groups) > on_disk:
-                raise Refusal(DropReason.MAX_DISK_BYTES)  # also if all other files were deleted
-        tape, most = self._tape, self.bytes_of_file
+                raise LimitReached(
+                    DropReason.MAX_DISK_BYTES
+                )  # also if all other files were deleted
+        tape, most = self._tape, self.max_file_bytes
         if tape is not None and tape.calls:
             is_large = most is not None and tape.size + append.size > most
             if is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE:
@@ -259,7 +261,7 @@ class Segments:
             return
         self.file += 1
         accounts = self._accounts(tape)
-        self._told = Coverage(), accounts.next_call
+        self._counts_written = Coverage(), accounts.next_call
         self._closed.add(tape, self._number, accounts)
         if self._closed.seal() is None:
             self._counted = time.monotonic()
@@ -267,7 +269,7 @@ class Segments:
     def check(self) -> None:
         """Does what must not wait for a call: seals files, ends an old or a removed one, deletes
         what is too old, and writes what was counted."""
-        tape, most = self._tape, self._options.most_seconds_in_segment
+        tape, most = self._tape, self._options.max_segment_seconds
         is_old = most is not None and time.monotonic() - self._began >= most
         self._closed.seal()
         if tape is not None and not tape.is_there():
@@ -348,7 +350,7 @@ class Segments:
         may not come for weeks, and the process may be killed."""
         counted_ns, seen = now_ns(), self._ledger.seen
         coverage = self._ledger.coverage()
-        if (coverage, seen) == self._told:
+        if (coverage, seen) == self._counts_written:
             self._counted = time.monotonic()
             return
         try:
@@ -373,10 +375,10 @@ class Segments:
 
         if tape.count(accounts, deleted, fits):
             self.written_bytes += tape.size - before
-            self._told = accounts.coverage, accounts.next_call
+            self._counts_written = accounts.coverage, accounts.next_call
             self._counted = time.monotonic()
 
-    def _announce(self, closed: Closed, reason: DropReason) -> None:
+    def _announce(self, closed: ClosedSegment, reason: DropReason) -> None:
         """Writes, before a file is deleted, that its calls are counted in the current one: a
         process that is killed before or after it is gone counts them once."""
         counted_ns, seen = now_ns(), self._ledger.seen
@@ -386,7 +388,7 @@ class Segments:
             self._write_counts(Accounts(coverage, (), seen, counted_ns), deleted)
         except OSError as error:  # the disk may have room again once the file is gone
             self._notices.complain("the counters cannot be written", error)
-        self._told = None  # the file may still be there
+        self._counts_written = None  # the file may still be there
 
     def _accounts(self, tape: TapeFile) -> Accounts:
         """What became of the calls since the last file, and the dumps. Adds the counted inputs of
@@ -435,7 +437,7 @@ class Segments:
             if self.budget.claim(self._needed() + more):
                 break
             if not self._delete_one():
-                raise Refusal(DropReason.MAX_DISK_BYTES)
+                raise LimitReached(DropReason.MAX_DISK_BYTES)
         if options.min_free_bytes is not None and self._tape is None:
             # Somebody may have removed the folder, and then nobody knows what is free there.
             make_folders(os.path.dirname(self.first_path), options.file_mode)
@@ -445,7 +447,7 @@ class Segments:
             if free >= 0:
                 break
             if -free > self._tape_bytes or not self._delete_one():
-                raise Refusal(DropReason.DISK_FULL)
+                raise LimitReached(DropReason.DISK_FULL)
 
     def _delete_one(self) -> bool:
         if not self._options.deletes:
@@ -459,13 +461,13 @@ class Segments:
     def _lose(self, tape: TapeFile) -> None:
         """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
         are any."""
-        self._tape = self._told = None
+        self._tape = self._counts_written = None
         self.file += 1
         table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()
         self._ledger.lose(coverage, DropReason.FILE_REMOVED)
-        self._gone(table, DropReason.FILE_REMOVED, tape.novel_calls)
+        self._on_lost_file(table, DropReason.FILE_REMOVED, tape.novel_calls)
         if not tape.calls:
             return
         error = FileNotFoundError(f"somebody removed or truncated {tape.path}")

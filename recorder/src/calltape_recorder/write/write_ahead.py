@@ -56,7 +56,8 @@ class WriteAhead:
         self._is_closed = False
 
     def write(self, call: Call) -> None:
-        """Writes the inputs of a call in the host's thread, which is the cost of write-ahead."""
+        """Writes the inputs of a call in the application's thread, which is the cost of
+        write-ahead."""
         try:
             if self._is_closed:
                 return
@@ -94,7 +95,7 @@ class WriteAhead:
 
     def close(self) -> None:
         """Removes the files. Those of calls under way are closed when these end: if one was closed
-        while it is written to, a file of the host could get its descriptor."""
+        while it is written to, a file of the application could get its descriptor."""
         self._is_closed = True
         for file in list(self._files):
             file.remove()

@@ -2,9 +2,9 @@
 
 A call that looks like an earlier one waits for the writer as its bytes, beside the two sides that
 it shares with that one. To Python's garbage collector these are nothing. If thousands of calls
-waited as objects, it would go through all objects of the host each time they became many more:
-measured, that took 0.1 s of a host, and a third of what recording small calls cost. The calls of a
-flight recorder are objects.
+waited as objects, it would go through all objects of the application each time they became many
+more: measured, that took 0.1 s of an application, and a third of what recording small calls cost.
+The calls of a flight recorder are objects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from calltape_recorder.threads import (
 )
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.segments import OtherFile, Refusal, Segments
+from calltape_recorder.write.segments import LimitReached, OtherFile, Segments
 from calltape_schema import TapeError
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.groups import NewCall
@@ -51,9 +51,9 @@ from calltape_schema.groups import NewCall
 BATCH_CALLS = 128
 _BATCH_BYTES = 1024 * 1024
 
-# While small calls keep coming, the writer polls. To wake it costs the host's thread a system call
-# within the call, and then both compete for the interpreter lock. If the writer polls less often,
-# the host pays less, and calls are in the file later.
+# While small calls keep coming, the writer polls. To wake it costs the application's thread a
+# system call within the call, and then both compete for the interpreter lock. If the writer polls
+# less often, the application pays less, and calls are in the file later.
 POLL_SECONDS = 0.05
 _IDLE_POLLS = 10
 
@@ -67,7 +67,7 @@ _WAIT_SECONDS = 0.5
 
 # What does not wait for the next poll: a large call, what a flight recorder writes, a call that
 # raised, and a quarter of what may wait. Calls that wait as objects wake the writer when they are
-# few: of many, Python's garbage collector would go through all objects of the host.
+# few: of many, Python's garbage collector would go through all objects of the application.
 _LARGE_BYTES = 1024 * 1024
 _MOST_OBJECTS = 32
 _SMALL_BYTES = 64 * 1024  # each side of a call that waits as its bytes has fewer
@@ -197,7 +197,7 @@ class Writer:
     """Takes calls out of a queue and appends them to the tape, in a thread of its own.
 
     About once a second, ``each_second`` is called for what must not wait for a call. ``lost`` is
-    called for every call that is dropped here. ``written`` is given if values are withheld, and is
+    called for every call that is dropped here. ``written`` is given if values are omitted, and is
     called for every call that is in the file.
 
     Attributes:
@@ -214,7 +214,7 @@ class Writer:
         written: Callable[[QueuedCall], None] | None,
     ) -> None:  # fmt: skip
         self._segments = segments
-        self._batch_bytes = min(segments.bytes_of_file or _BATCH_BYTES, _BATCH_BYTES)
+        self._batch_bytes = min(segments.max_file_bytes or _BATCH_BYTES, _BATCH_BYTES)
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
@@ -387,11 +387,11 @@ class Writer:
                 self._write(calls, encoded)
             return
         except Exception as error:
-            if len(calls) > 1 and isinstance(error, (Refusal, OSError, TapeError)):
+            if len(calls) > 1 and isinstance(error, (LimitReached, OSError, TapeError)):
                 self._write_singly(calls)
                 return
             tape, reason = f"the tape {self._segments.first_path}", _reason(error)
-            if isinstance(error, Refusal):
+            if isinstance(error, LimitReached):
                 self._notices.warn(f"{tape} reached its limit {reason}: calls are dropped")
             else:
                 self._notices.complain(f"{tape} cannot be written", error)
@@ -441,7 +441,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 def _reason(error: Exception) -> DropReason:
     """For which reason calls are dropped that were not written."""
-    if isinstance(error, Refusal):
+    if isinstance(error, LimitReached):
         return error.reason
     if not isinstance(error, OSError):
         return DropReason.INTERNAL

@@ -14,7 +14,7 @@ import sys
 import time
 from _thread import RLock, allocate_lock, get_ident, start_new_thread
 from _weakref import ref
-from time import sleep  # the host may put another one into the module later
+from time import sleep  # the application may put another one into the module later
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this
 if TYPE_CHECKING:
@@ -292,10 +292,10 @@ class Lookout:
         return True
 
     def _attach_alone(self, found: Found) -> bool:
-        """Imports the recorder and attaches it, in the thread that polls. It waits until the host
-        has imported torch: before, no module of torch can be called. The import of torch takes
-        seconds, runs C++, and may be the first one of threading, which takes the thread that
-        imports it first for the main thread.
+        """Imports the recorder and attaches it, in the thread that polls. It waits until the
+        application has imported torch: before, no module of torch can be called. The import of
+        torch takes seconds, runs C++, and may be the first one of threading, which takes the thread
+        that imports it first for the main thread.
 
         Returns:
             Whether there is nothing more to wait for.
@@ -435,7 +435,7 @@ def resolve(module: ModuleType, attribute: str) -> Found | None:
     None`` at the top of a file is a name that will be assigned.
 
     Raises:
-        ValueError: a part of the name is a property. Reading it would run the host's code.
+        ValueError: a part of the name is a property. Reading it would run the application's code.
     """
     parent: Any = module
     value: Any = module
@@ -462,7 +462,8 @@ def _is_same(found: Found, owner: Callable[[], Any], value: Callable[[], Any]) -
 
 
 def _member(owner: Any, name: str) -> Any:
-    """``owner.name``. It does not run the host's properties or a module's ``__getattr__``."""
+    """``owner.name``. It does not run the application's properties or a module's
+    ``__getattr__``."""
     if isinstance(owner, type(sys)):
         return vars(owner).get(name)
     for cls in type(owner).__mro__:
@@ -473,7 +474,7 @@ def _member(owner: Any, name: str) -> Any:
             return vars(owner).get(name)
     try:
         return getattr(owner, name, None)
-    except Exception:  # the host's own __getattr__
+    except Exception:  # the application's own __getattr__
         return None
 
 
@@ -514,12 +515,12 @@ def _say(text: str) -> None:
     text = f"calltape, process {os.getpid()}: {text}"
     logging = sys.modules.get("logging")
     try:
-        if logging is None:  # its import would be seen by the host, as that of threading
+        if logging is None:  # its import would be seen by the application, as that of threading
             sys.stderr.write(f"{text}\n")
         else:
             logging.getLogger("calltape").warning("%s", text)
     except Exception:
-        return  # of a handler of the host
+        return  # of a handler of the application
 
 
 def has_tape(folder: str, since: float) -> bool:
@@ -539,7 +540,7 @@ def has_tape(folder: str, since: float) -> bool:
 
 def models_there() -> str:
     """The classes of the models that are a part of no other, for a message: of a class, all
-    instances are recorded. It looks at names and runs no code of the host."""
+    instances are recorded. It looks at names and runs no code of the application."""
     base = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     if base is None:
         return ""

@@ -15,12 +15,13 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _begin() -> None:
     try:
         __import__("calltape_startup").begin()
-    except Exception as error:  # the host must start, whatever is wrong in here
+    except Exception as error:  # the application must start, whatever is wrong in here
         sys.stderr.write(f"calltape: nothing is recorded: {error}\n")
 
 
 def _go_on() -> None:
-    # This directory is no longer needed on the path, and there it could hide modules of the host.
+    # This directory is no longer needed on the path, and there it could hide modules of the
+    # application.
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     ours = sys.modules.pop(__name__)
     try:

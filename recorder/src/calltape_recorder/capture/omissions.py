@@ -1,8 +1,8 @@
-"""Decides which values of a call are withheld from the tape, by leaf path, as ``values`` says.
+"""Decides which values of a call are omitted from the tape, by leaf path, as ``values`` says.
 
 This is decided once per structure, from paths and kinds alone, so a call of a known structure pays
-nothing for it. Where keys never come back, each structure is new, within the host's call: so what
-was decided for a path is remembered. docs/privacy.md has a table of the consequences.
+nothing for it. Where keys never come back, each structure is new, within the application's call: so
+what was decided for a path is remembered. docs/privacy.md has a table of the consequences.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from calltape_schema.records import Parameter
 _WHOLE = frozenset(("", "args", "kwargs", "outputs"))
 
 Degree = Literal["nothing", "values", "numbers"]
-"""What is withheld at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
+"""What is omitted at a path: nothing; ``values`` (tensors, text and bytes); or ``numbers``, which
 means these and numbers as well."""
 
 
-class Withholding:
+class Omissions:
     """Answers for the paths of one recorded method.
 
     Args:
@@ -39,7 +39,7 @@ class Withholding:
         signature: the parameters of the method, which name the positional arguments.
 
     Attributes:
-        withholds: whether anything is withheld anywhere.
+        omits_values: whether anything is omitted anywhere.
         positional: how many arguments have a name if they are passed by position.
         unmatched: the patterns that match no path that was met. Those that name a whole side of
             all calls (``*``, ``outputs.*``) are never in it: they cannot be mistyped.
@@ -49,48 +49,48 @@ class Withholding:
         self, values: Sequence[tuple[str, str]], signature: Sequence[Parameter] = ()
     ) -> None:
         self._latest_first = [(literal_of(pair[0]), pair) for pair in reversed(values)]
-        self._known_paths: dict[str, Degree] = {}
+        self._degrees: dict[str, Degree] = {}
         kinds = [(p.name, p.kind) for p in signature]
         self._names = [name for name, kind in kinds if kind.startswith("POSITIONAL")]
-        self._known = {name for name, kind in kinds if not kind.startswith("VAR_")}
-        self._rest = next((name for name, kind in kinds if kind == "VAR_POSITIONAL"), None)
-        self._others = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
+        self._keywords = {name for name, kind in kinds if not kind.startswith("VAR_")}
+        self._variadic = next((name for name, kind in kinds if kind == "VAR_POSITIONAL"), None)
+        self._variadic_keyword = next((name for name, kind in kinds if kind == "VAR_KEYWORD"), None)
         self.positional = len(self._names)
-        self.withholds = any(kept != "all" for _, kept in values)
+        self.omits_values = any(kept != "all" for _, kept in values)
         self.unmatched = {
             pattern for pattern, _ in values if pattern.removesuffix("*").strip(".") not in _WHOLE
         }
 
     def degree(self, path: str) -> Degree:
-        """What is withheld at a path such as ``args.0.x``, ``kwargs.prompt`` or ``outputs``.
+        """What is omitted at a path such as ``args.0.x``, ``kwargs.prompt`` or ``outputs``.
 
-        A pattern without wildcards names one value, and withholds all of it. A pattern with
-        wildcards does not withhold numbers: they are sizes and settings, which an export needs.
+        A pattern without wildcards names one value, and omits all of it. A pattern with
+        wildcards does not omit numbers: they are sizes and settings, which an export needs.
         """
-        known = self._known_paths.get(path)
-        return self._met(path) if known is None else known
+        known = self._degrees.get(path)
+        return self._decide(path) if known is None else known
 
     def meet(self, path: str) -> None:
         """Notes that a call has something at a path: a value, a container, or None."""
-        if path not in self._known_paths:
-            self._met(path)
+        if path not in self._degrees:
+            self._decide(path)
 
-    def _met(self, path: str) -> Degree:
-        """Notes that a call has something at a path, and returns what is withheld there."""
+    def _decide(self, path: str) -> Degree:
+        """Notes that a call has something at a path, and returns what is omitted there."""
         names = self._names_of(path)
         text = "\n".join(names)
-        found = [
+        matching = [
             pair for literal, pair in self._latest_first
             if literal in text and matches_whole(pair[0], names)
         ]  # fmt: skip
         # Several threads may be here. The set is changed in place, so none brings a pattern back.
         if path not in ("args", "kwargs"):
-            self.unmatched.difference_update([pattern for pattern, _ in found])
-        degree = _degree(deciding(found, names))
+            self.unmatched.difference_update([pattern for pattern, _ in matching])
+        degree = _degree(deciding(matching, names))
         if len(path) <= MAX_NAME_CHARACTERS:
-            if len(self._known_paths) >= MAX_KNOWN_PATHS:
-                self._known_paths.clear()
-            self._known_paths[path] = degree
+            if len(self._degrees) >= MAX_KNOWN_PATHS:
+                self._degrees.clear()
+            self._degrees[path] = degree
         return degree
 
     def _names_of(self, path: str) -> list[str]:
@@ -99,58 +99,58 @@ class Withholding:
         side, _, rest = path.partition(".")
         first, dot, below = rest.partition(".")
         if side == "kwargs" and rest:
-            found = [path, rest]
-            if self._others is not None and first not in self._known:
-                found.append(f"{self._others}.{rest}")
-            return found
+            matching = [path, rest]
+            if self._variadic_keyword is not None and first not in self._keywords:
+                matching.append(f"{self._variadic_keyword}.{rest}")
+            return matching
         if side == "args" and first.isdecimal():
             place = int(first)
             if place < len(self._names):
                 return [path, f"{self._names[place]}{dot}{below}"]
-            if self._rest is not None:
-                return [path, f"{self._rest}.{place - len(self._names)}{dot}{below}"]
+            if self._variadic is not None:
+                return [path, f"{self._variadic}.{place - len(self._names)}{dot}{below}"]
         return [path]
 
 
 def _degree(deciding: Iterable[tuple[str, str]]) -> Degree:
-    """What is withheld, by the patterns that decide and what each does."""
-    found: Degree = "nothing"
+    """What is omitted, by the patterns that decide and what each does."""
+    matching: Degree = "nothing"
     for pattern, kept in deciding:
         if kept == "all":
-            return found
+            return matching
         if is_exact(pattern):
             return "numbers"
-        found = "values"
-    return found
+        matching = "values"
+    return matching
 
 
 _MOST_IN_WORD = 32
 _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 
-def is_public_default(default: Any, name: str, *, withholds: bool) -> bool:
+def is_public_default(default: Any, name: str, *, omits_values: bool) -> bool:
     """Whether the default of a parameter may stand on every tape. Nobody passed it in a call, and
-    it may be a password of the host.
+    it may be a password of the application.
 
     Args:
         default: a scalar.
         name: the name of the parameter.
-        withholds: whether values are withheld. If so, no text is public, and only small numbers
+        omits_values: whether values are omitted. If so, no text is public, and only small numbers
             are.
     """
     kind = type(default)
     if default is None or kind is bool:
         return True
     if kind is int:
-        return bool(-SMALL <= default <= SMALL if withholds else -(2**63) <= default < 2**63)
+        return bool(-SMALL <= default <= SMALL if omits_values else -(2**63) <= default < 2**63)
     if kind is float:
-        return not withholds or not SMALL < abs(default) < float("inf")
-    if kind is not str or withholds or _SECRET.search(name):
+        return not omits_values or not SMALL < abs(default) < float("inf")
+    if kind is not str or omits_values or _SECRET.search(name):
         return False
     return not default or (len(default) <= _MOST_IN_WORD and is_name(default))
 
 
-# What a person should know of patterns that matched nothing: a mistyped one withholds nothing.
+# What a person should know of patterns that matched nothing: a mistyped one omits nothing.
 #
 # Takes the patterns of ``values=``; returns those that no signature can match, and words about
 # those that no recorded call matched.

@@ -16,8 +16,8 @@ import torch
 
 from calltape_recorder import First, Novelty, record
 from calltape_recorder.bounds import MAX_KNOWN_PATHS
-from calltape_recorder.capture import withholding
-from calltape_recorder.capture.withholding import Withholding, is_name, is_public_default
+from calltape_recorder.capture import omissions
+from calltape_recorder.capture.omissions import Omissions, is_name, is_public_default
 from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.packing import unpack
 from calltape_schema.privacy import matches_whole
@@ -65,7 +65,7 @@ def signature(*kinds: str) -> list[Parameter]:
 )
 def test_degrees(values: dict[str, str], path: str, degree: str) -> None:
     known = signature("prompt", "n", "rest VAR_POSITIONAL", "late KEYWORD_ONLY", "more VAR_KEYWORD")
-    assert Withholding(tuple(values.items()), known).degree(path) == degree
+    assert Omissions(tuple(values.items()), known).degree(path) == degree
 
 
 def test_few_patterns_are_matched_with_each_path_and_each_path_once(
@@ -74,11 +74,11 @@ def test_few_patterns_are_matched_with_each_path_and_each_path_once(
     """A host whose structures are new in each call pays for it in each call."""
     asked: list[str] = []
     monkeypatch.setattr(
-        withholding, "matches_whole",
+        omissions, "matches_whole",
         lambda pattern, names: asked.append(pattern) or matches_whole(pattern, names),
     )  # fmt: skip
     many = {f"*.f{number}.*x": "none" for number in range(999)}
-    decides = Withholding(tuple({"*": "all", **many}.items()))
+    decides = Omissions(tuple({"*": "all", **many}.items()))
     for _ in range(3):
         for number in range(100):
             path = f"args.0.f{number}.0.x"
@@ -89,7 +89,7 @@ def test_few_patterns_are_matched_with_each_path_and_each_path_once(
 
 
 def test_what_is_remembered_of_paths_has_a_bound() -> None:
-    decides = Withholding((("*", "all"), ("args.0.x*", "none")))
+    decides = Omissions((("*", "all"), ("args.0.x*", "none")))
     tracemalloc.start()
     try:
         for number in range(3 * MAX_KNOWN_PATHS):
@@ -124,7 +124,10 @@ def test_names_of_keys() -> None:
     ],
 )  # fmt: skip
 def test_defaults(default: Any, name: str, kept: tuple[bool, bool]) -> None:
-    found = (is_public_default(default, name, withholds=withholds) for withholds in (False, True))
+    found = (
+        is_public_default(default, name, omits_values=omits_values)
+        for omits_values in (False, True)
+    )
     assert tuple(found) == kept
 
 
