@@ -15,7 +15,7 @@ from typing import Any
 
 from plain_form import target_form, text, tree_form
 
-from calltape_schema.blob import joined
+from calltape_schema.blob import interleaved
 from calltape_schema.errors import TapeError
 from calltape_schema.neutral_nodes import neutral
 from calltape_schema.packing import u32s
@@ -126,7 +126,7 @@ def _value(data: bytes, reader: TapeReader, record: CallRecord, leaf: Leaf) -> d
         data[offset : offset + size] if known is None else known
         for offset, size, known in place.parts
     ]
-    return {"bytes": (parts[0] if len(parts) == 1 else joined(parts, place.rows)).hex()}
+    return {"bytes": (parts[0] if len(parts) == 1 else interleaved(parts, place.strips)).hex()}
 
 
 if __name__ == "__main__":

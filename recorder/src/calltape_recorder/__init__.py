@@ -57,32 +57,15 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "calltape_recorder.keep.ledger": ("Stats",),
-    "calltape_recorder.keep.novelty": ("Novelty",),
-    "calltape_recorder.keep.policies": (
-        "Every",
-        "First",
-        "FlightRecorder",
-        "Keep",
-        "PerSecond",
-        "PerStructure",
-        "Rate",
-        "When",
-    ),
-    "calltape_recorder.options": ("Keywords", "Options"),
-    "calltape_recorder.recorder": ("Recorder", "record"),
-    "calltape_schema.drop_reasons": ("DropReason",),
-    "calltape_schema.errors": ("TapeError",),
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = ("keep.policies", "keep.novelty", "options", "keep.ledger", "recorder")
+"""Those that import torch come last."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    homes = (importlib.import_module(f"{__name__}.{home}") for home in _HOMES)
+    value = next(getattr(home, name) for home in homes if hasattr(home, name))
     globals()[name] = value
     return value
 

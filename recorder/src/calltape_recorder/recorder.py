@@ -47,10 +47,19 @@ FOUND = "when the target was found"
 _NO_NAME = re.compile(r"[^\w.-]+")
 
 
-class _States:
-    __slots__ = ("lock",)
+class _Settings:
+    """What the user, or a control file, has set. It holds in a forked child as well, from its first
+    call.
 
-    def __init__(self) -> None:
+    Attributes:
+        paused: whether calls are only counted.
+        rate: the share of the calls that is kept; None for all.
+        lock: guards both; it is held for a few assignments.
+    """
+
+    def __init__(self, paused: bool = False, rate: float | None = None) -> None:
+        self.paused = paused
+        self.rate = rate
         self.lock = RLock()
 
 
@@ -90,10 +99,7 @@ class Recorder:
         self._target: Target | None = None
         self._names = ModuleNames()
         self._control = None if chosen.control is None else ControlFile(chosen.control)
-        # These two hold in a forked child as well, from its first call.
-        self._paused = False
-        self._rate: float | None = None
-        self._states = _States()  # guards these two; it is held for a few assignments
+        self._settings = _Settings()
         self.path = _file_in(absolute_path(path), "tape")
         pipeline = self._pipeline_at(self.path, chosen.overwrite)
         self._handler = CallHandler(pipeline, self._renew, outputs=chosen.outputs)
@@ -170,7 +176,7 @@ class Recorder:
         """The counts of this process at this moment."""
         pipeline = self._handler.pipeline
         if pipeline is None:
-            found = Stats(0, 0, paused=self._paused, state="forked")
+            found = Stats(0, 0, paused=self._settings.paused, state="forked")
         else:
             found = pipeline.stats(self._state)
         attachment = self._attachment
@@ -188,8 +194,8 @@ class Recorder:
         self._pause(False)
 
     def _pause(self, paused: bool) -> None:
-        with self._states.lock:
-            self._paused = paused
+        with self._settings.lock:
+            self._settings.paused = paused
             if self._handler.pipeline is not None:
                 self._handler.pipeline.ledger.pause(paused)
 
@@ -201,8 +207,8 @@ class Recorder:
         """
         if fraction is not None:
             Rate(fraction)  # checks it
-        with self._states.lock:
-            self._rate = fraction
+        with self._settings.lock:
+            self._settings.rate = fraction
             if self._handler.pipeline is not None:
                 self._handler.pipeline.set_rate(fraction)
 
@@ -238,7 +244,8 @@ class Recorder:
         lock, because another thread of the parent may have held that lock at the fork."""
         pipeline = self._handler.pipeline
         self._handler.set_pipeline(None)
-        self._lock, self._states = RLock(), _States()
+        self._lock = RLock()
+        self._settings = _Settings(self._settings.paused, self._settings.rate)
         if pipeline is not None:
             pipeline.abandon()
         if self._state != "closed":
@@ -246,7 +253,13 @@ class Recorder:
 
     def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
         return Pipeline(
-            self._options, path, overwrite, self._names, self._met, self._each_second, self._states
+            self._options,
+            path,
+            overwrite,
+            self._names,
+            self._note_classes,
+            self._each_second,
+            self._settings,
         )
 
     def _renew(self) -> Pipeline | None:
@@ -269,9 +282,9 @@ class Recorder:
 
     def _enter(self, pipeline: Pipeline) -> None:
         """Sends calls to this pipeline from now on, with the pause and the rate that hold."""
-        with self._states.lock:
-            pipeline.ledger.pause(self._paused)
-            pipeline.set_rate(self._rate)
+        with self._settings.lock:
+            pipeline.ledger.pause(self._settings.paused)
+            pipeline.set_rate(self._settings.rate)
             self._handler.set_pipeline(pipeline)
 
     def _pipeline_of_child(self) -> Pipeline:
@@ -398,7 +411,7 @@ class Recorder:
             copies = f". The application made {stats.copies} copies of it" if stats.copies else ""
             pipeline.notices.warn(says + copies)
 
-    def _met(self, structure: Structure) -> None:
+    def _note_classes(self, structure: Structure) -> None:
         if len(self.classes) < MAX_CLASSES:
             self.classes.update(structure.classes)
 

@@ -132,8 +132,6 @@ def wait_for(event: Event, seconds: float) -> bool:
     return event.is_set()
 
 
-# Locks that the thread of a signal handler may already hold.
-#
 # A signal handler of the application may flush or close a recorder. The call that it interrupted
 # may hold a lock of the recorder, and goes on only when the handler has returned. The handler waits
 # for the writer's thread, and the writer waits for the lock: all three would wait for ever. So
@@ -166,8 +164,6 @@ def lent(owners: Sequence[HasLock]) -> Iterator[None]:
             lock._acquire_restore(state)
 
 
-# Tells an exception that was sent to the application from one that the code of an argument raised.
-#
 # Ctrl-C, a signal handler or another thread may raise at any step, also while the recorder runs
 # in a call of the application. Such an exception is meant for the application and must reach it.
 # But the code of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the

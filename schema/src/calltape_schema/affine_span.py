@@ -1,9 +1,9 @@
 """The affine span of sizes: which calls add evidence to the calls before them.
 
 What an analysis learns from sizes are relations that always hold: a size is constant, two are
-equal, one is a sum or a multiple of others. All of these are affine, so they hold for every row in
-the affine span of the rows for which they hold (docs/decisions/novelty.md). A call whose sizes are
-in the span of others cannot refute what these say. The recorder's ``novelty()`` and ``calltape
+equal, one is a sum or a multiple of others. All of these are affine, so they hold for every point
+in the affine span of the points for which they hold (docs/decisions/novelty.md). A call whose sizes
+are in the span of others cannot refute what these say. The recorder's ``novelty()`` and ``calltape
 filter --novel`` ask the same class.
 """
 
@@ -15,14 +15,14 @@ _PRIME = 2**61 - 1
 
 
 class AffineSpan:
-    """The affine span of rows of ints, all of one length.
+    """The affine span of points (lists of ints), all of one length.
 
-    It is computed modulo a prime. An independent row could be taken for a dependent one only if a
+    It is computed modulo a prime. An independent point could be taken for a dependent one only if a
     determinant of sizes is a multiple of 2^61 - 1.
 
     Args:
         most: of so many numbers on, the span stays as it is, and takes no time. None: it has no
-            bound. One row takes a step for each number of the span.
+            bound. One point takes a step for each number of the span.
     """
 
     __slots__ = ("_basis", "_most")
@@ -32,24 +32,24 @@ class AffineSpan:
         self._most = most
 
     def copy(self) -> AffineSpan:
-        """A span of the same rows, to which others can be added."""
+        """A span of the same points, to which others can be added."""
         made = AffineSpan(self._most)
         made._basis = self._basis.copy()
         return made
 
     def add(self, values: Sequence[int]) -> bool:
-        """Adds a row. Returns whether it was outside of the span; False if the span stays as it is
-        from now on."""
-        row = [1, *values]
-        if self._most is not None and len(self._basis) * len(row) >= self._most:
+        """Adds a point. Returns whether it was outside of the span; False if the span stays as it
+        is from now on."""
+        point = [1, *values]
+        if self._most is not None and len(self._basis) * len(point) >= self._most:
             return False
         for pivot, known in self._basis:
-            factor = row[pivot]
+            factor = point[pivot]
             if factor:
-                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
-        pivot = next((at for at, value in enumerate(row) if value % _PRIME), -1)
+                point = [(a - factor * b) % _PRIME for a, b in zip(point, known, strict=True)]
+        pivot = next((at for at, value in enumerate(point) if value % _PRIME), -1)
         if pivot < 0:
             return False
-        inverse = pow(row[pivot], -1, _PRIME)
-        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
+        inverse = pow(point[pivot], -1, _PRIME)
+        self._basis.append((pivot, [value * inverse % _PRIME for value in point]))
         return True

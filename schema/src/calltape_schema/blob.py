@@ -120,22 +120,22 @@ def by_width(entries: Mapping[str, Stored]) -> list[str]:
     return sorted(entries, key=lambda name: -DTYPE_BITS[entries[name].dtype])
 
 
-def joined(parts: Sequence[Any], rows: int) -> bytearray:
+def interleaved(parts: Sequence[Any], strips: int) -> bytearray:
     """The bytes of tensors one after another along an axis.
 
     Args:
         parts: the bytes of each.
-        rows: the product of the sizes before the axis.
+        strips: the product of the sizes before the axis.
     """
     size = sum(map(len, parts))
-    whole, width, begin = bytearray(size), size // max(rows, 1), 0
+    whole, width, begin = bytearray(size), size // max(strips, 1), 0
     for part in parts:
-        own = len(part) // max(rows, 1)
-        # So few steps as possible: a row may be of one byte, and there may be millions.
-        if rows <= own:
-            for row in range(rows):
-                at = row * width + begin
-                whole[at : at + own] = part[row * own : (row + 1) * own]
+        own = len(part) // max(strips, 1)
+        # So few steps as possible: a strip may be of one byte, and there may be millions.
+        if strips <= own:
+            for strip in range(strips):
+                at = strip * width + begin
+                whole[at : at + own] = part[strip * own : (strip + 1) * own]
         else:
             for at in range(own):
                 whole[begin + at :: width] = part[at::own]

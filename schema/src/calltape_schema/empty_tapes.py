@@ -72,7 +72,7 @@ def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[Any, i
     reasons = [reason for reason in dropped if reason not in _WANTED and dropped[reason]]
     if not reasons or any(reason in _WANTED and dropped[reason] for reason in dropped):
         return None
-    told = "; ".join(
+    causes = "; ".join(
         f"{reason_text(reason)} ({_ADVICE.get(reason, 'see the log')})" for reason in reasons
     )
-    return f"every call of {name} was dropped: {told}"
+    return f"every call of {name} was dropped: {causes}"

@@ -40,6 +40,7 @@ from calltape_schema.fields import (
     TapeId,
     at_most,
     expect_known,
+    merged_runs,
     validated,
 )
 from calltape_schema.inputs_document import unpack_inputs
@@ -96,13 +97,7 @@ FileNumbers: TypeAlias = Runs
 
 def joined_runs(runs: Iterable[tuple[int, int]]) -> FileNumbers:
     """Runs in any order, which may overlap, as they stand on a tape; of too many the last ones."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(runs):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
-        else:
-            found.append((first, last))
-    return tuple(found[-MAX_DELETED_RUNS:])
+    return tuple(merged_runs(runs)[-MAX_DELETED_RUNS:])
 
 
 _FileNumbers = Annotated[ManyRuns, Field(max_length=MAX_DELETED_RUNS)]

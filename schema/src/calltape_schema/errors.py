@@ -146,8 +146,7 @@ class TapeError(Exception):
         if len(self.problems) > 3:
             shown += f"; and {len(self.problems) - 3} more"
         reason = f"{self.reason} ({shown})" if shown else self.reason
-        told = self.advice
-        advice = f"{reason}. {told[:1].upper()}{told[1:]}."
+        advice = f"{reason}. {self.advice[:1].upper()}{self.advice[1:]}."
         return printable(": ".join(part for part in (self.path, member, advice) if part))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -93,6 +93,17 @@ def _ascend(runs: Runs) -> Runs:
     return runs
 
 
+def merged_runs(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs in any order, which may overlap, as few ascending ones with gaps between."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(runs):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
 ManyRuns = Annotated[Many[tuple[Count, Count]], AfterValidator(_ascend)]
 
 

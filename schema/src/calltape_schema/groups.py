@@ -331,9 +331,21 @@ class Group:
         document["tape"], document["call"] = self.tape, self.numbers[at]
         key = self._share(document, "inputs")
         self._share(document, "outputs")
-        found = decode_call(document)
-        self._check(found, at, key)
-        return found
+        record = decode_call(document)
+        tree = record.inputs
+        flags = (
+            (RAISED if record.error is not None else 0)
+            | (HAS_RANGES if tree.ranges else 0)
+            | (HAS_BLOB if record.blob is not None else 0)
+        )
+        if key is None:
+            key = self._signatures.digest(tree.structure, tree.leaves, pack(tree.scalars))
+        begin = at * CALL_BYTES + _SIGNATURE
+        if (key, flags) != (self._table[begin : begin + 16], self.places[at] >> 32 & _KNOWN_FLAGS):
+            raise TapeError("invalid", "a record is not as the table of its group says")
+        if record.at and len(record.elsewhere) != len(record.at):
+            raise TapeError("invalid", "an earlier call has the bytes of a key twice")
+        return record
 
     def ranges_of(self, at: int) -> list[tuple[int, int, int]]:
         """Leaf, smallest and largest element of the ranges of the inputs of a call.
@@ -346,23 +358,6 @@ class Group:
             raise TapeError("invalid", "a record without inputs")
         found = validated(_ranges, document["inputs"].get("ranges", ()), "the ranges of a call")
         return [(one.leaf, one.min, one.max) for one in found]
-
-    def _check(self, record: CallRecord, at: int, key: bytes | None) -> None:
-        """Compares a record with what the table says of it. ``key`` is the signature of its inputs,
-        if that is known."""
-        tree = record.inputs
-        flags = (
-            (RAISED if record.error is not None else 0)
-            | (HAS_RANGES if tree.ranges else 0)
-            | (HAS_BLOB if record.blob is not None else 0)
-        )
-        if key is None:
-            key = self._signatures.digest(tree.structure, tree.leaves, pack(tree.scalars))
-        begin = at * CALL_BYTES + _SIGNATURE
-        if (key, flags) != (self._table[begin : begin + 16], self.places[at] >> 32 & _KNOWN_FLAGS):
-            raise _forged()
-        if record.at and len(record.elsewhere) != len(record.at):
-            raise TapeError("invalid", "an earlier call has the bytes of a key twice")
 
     def _share(self, document: dict[str, Any], side: str) -> bytes | None:
         """Puts the tree that calls which are alike share into a document, if it has no scalars.
@@ -411,10 +406,6 @@ one can."""
 _CONTRADICTION = "the table of a group contradicts itself"
 
 
-def _forged() -> TapeError:
-    return TapeError("invalid", "a record is not as the table of its group says")
-
-
 class Opened(NamedTuple):
     """A group whose checksums hold.
 
@@ -445,16 +436,16 @@ def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
     found = unpack(content, MAX_MEMBER_BYTES)
     parts: list[Any] = list(found[:5]) if is_array(found) else []
     try:
-        own, place, width, *sections = parts
-        (told,) = _OFFSET.unpack(place)
+        tape_id, place, width, *sections = parts
+        (stated,) = _OFFSET.unpack(place)
     except (TypeError, ValueError, struct.error):  # another form, such as text in place of bytes
         raise TapeError("damaged", "not a group [tape, place, width, table, documents]") from None
-    if len(sections) != 2 or type(own) is not bytes or type(width) is not int:
+    if len(sections) != 2 or type(tape_id) is not bytes or type(width) is not int:
         raise TapeError("damaged", "not a group [tape, place, width, table, documents]")
-    if tape not in (None, own):
+    if tape not in (None, tape_id):
         raise TapeError("damaged", "a group belongs to another tape")
-    if told != offset:
-        reason = f"a group of byte {told} is here: a copy of it, or bytes within a tensor"
+    if stated != offset:
+        reason = f"a group of byte {stated} is here: a copy of it, or bytes within a tensor"
         raise TapeError("damaged", reason)
     table, documents = (
         section_of(one, f"the {what} of a group")
@@ -469,7 +460,7 @@ def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
     if width > CALL_BYTES:  # a later version has more columns
         starts = range(0, len(entries), width)
         entries = b"".join([entries[at : at + CALL_BYTES] for at in starts])
-    return Opened(own, entries, documents, len(table.data) + len(documents.data))
+    return Opened(tape_id, entries, documents, len(table.data) + len(documents.data))
 
 
 def group_of(content: bytes, offset: int) -> Group:

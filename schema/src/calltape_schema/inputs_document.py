@@ -75,12 +75,12 @@ def unpack_inputs(data: bytes) -> InputsTable:
     table.other.add(_counts(*document.other))
     for form in document.kinds:
         table.add_kind(form.kind())
-    for row in document.made():
+    for row in document.decoded_rows():
         table.add_row(signatures.of(row.structure, row.leaves, row.scalars), row)
     # What stands twice was added up, and what has no room was counted in a coarser form.
-    found = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
-    told = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
-    if found != told:
+    added = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
+    stated = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
+    if added != stated:
         raise contradiction(_NO_ROOM)
     if not (_ascend(table.rows) and _ascend(table.kinds)):
         raise contradiction("inputs or kinds that do not ascend by their signature")
@@ -150,8 +150,7 @@ class _TableForm(Record):
         if sum(1 + len(kind.axes) + len(kind.dtypes) for kind in self.kinds) > MAX_AXES:
             raise contradiction(_NO_ROOM)
 
-    def made(self) -> Iterator[Row]:
-        """Its rows."""
+    def decoded_rows(self) -> Iterator[Row]:
         if len(self.numbers) != 8 * _COLUMNS * len(self.rows):
             raise contradiction("numbers for another number of rows")
         numbers, parts = u64s(self.numbers), self.parts

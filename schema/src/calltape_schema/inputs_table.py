@@ -13,9 +13,11 @@ are one table; and the inputs that have rows are a fair sample of all.
 from __future__ import annotations
 
 import copy
+import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -30,7 +32,6 @@ from calltape_schema.bounds import (
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import validated
 from calltape_schema.packing import is_array, pack, unpack
-from calltape_schema.recent import Room
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     decode_structure,
@@ -56,9 +57,10 @@ def signature_of(structure: bytes, leaves: bytes, scalars: bytes) -> int:
         leaves: the document of its leaves.
         scalars: its scalars, as one packed array.
     """
-    lengths = len(structure).to_bytes(8, "little") + len(leaves).to_bytes(8, "little")
-    made = blake2b(lengths + structure + leaves + scalars, digest_size=16)
-    return int.from_bytes(made.digest(), "little")
+    digest = _digest_of(structure, len(leaves))
+    digest.update(leaves)
+    digest.update(scalars)
+    return int.from_bytes(digest.digest(), "little")
 
 
 class Signatures:
@@ -66,7 +68,7 @@ class Signatures:
     share one of a mebibyte."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int], blake2b] = {}
+        self._digests: dict[tuple[bytes, int], blake2b] = {}
 
     def of(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
         """The signature of inputs, as :func:`signature_of` takes them."""
@@ -74,30 +76,30 @@ class Signatures:
 
     def digest(self, structure: bytes, leaves: bytes, scalars: bytes) -> bytes:
         """The same, as it stands in the table of a group."""
-        known = structure, len(leaves)
-        begun = self._known.get(known)
+        key = structure, len(leaves)
+        begun = self._digests.get(key)
         if begun is None:
-            begun = self._known[known] = _begun(*known)
-        made = begun.copy()
-        made.update(leaves)
-        made.update(scalars)
-        return made.digest()
+            begun = self._digests[key] = _digest_of(*key)
+        digest = begun.copy()
+        digest.update(leaves)
+        digest.update(scalars)
+        return digest.digest()
 
 
-def _begun(structure: bytes, leaves: int) -> blake2b:
+def _digest_of(structure: bytes, leaves: int) -> blake2b:
     """The digest of inputs before their leaves, of so many bytes, and their scalars."""
     lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
     return blake2b(lengths + structure, digest_size=16)
 
 
-def widen(known: dict[int, tuple[int, int]], ranges: Ranges) -> None:
-    """Adds ranges to those that are known of each leaf."""
+def widen(widest: dict[int, tuple[int, int]], ranges: Ranges) -> None:
+    """Adds ranges to the widest ones of each leaf."""
     for leaf, low, high in ranges:
-        found = known.get(leaf)
-        if found is None:
-            known[leaf] = low, high
-        elif low < found[0] or high > found[1]:
-            known[leaf] = min(low, found[0]), max(high, found[1])
+        bounds = widest.get(leaf)
+        if bounds is None:
+            widest[leaf] = low, high
+        elif low < bounds[0] or high > bounds[1]:
+            widest[leaf] = min(low, bounds[0]), max(high, bounds[1])
 
 
 @dataclass(slots=True, eq=False)
@@ -341,6 +343,71 @@ class Kind(Counts):
                 known.absorb(axis)
 
 
+_LARGEST_PART = 4
+
+
+class _Lowest:
+    """The rows of a table, or its kinds, by their signature. Those with the lowest ones stay, and
+    none that takes more than a quarter of the room.
+
+    Args:
+        max_cost: what all parts may cost together.
+        max_bulk: and what they may have together of what their ``bulk`` counts.
+        spill: takes a part that has no room.
+
+    Attributes:
+        parts: that have room.
+        below: the signature from which on there is none; None if there was room for all.
+    """
+
+    def __init__(self, max_cost: int, max_bulk: int, spill: Callable[[Any], None]) -> None:
+        self.parts: dict[int, Any] = {}
+        self.below: int | None = None
+        self._order: list[int] = []  # the signatures, negative, as a heap: the highest first
+        self._max_cost, self._max_bulk = max_cost, max_bulk
+        self._cost = self._bulk = 0
+        self._spill = spill
+
+    def add(self, key: int, part: Any) -> None:
+        """Adds calls to those of this signature."""
+        known = self.parts.get(key)
+        if known is not None:
+            known.absorb(part)
+        elif part.cost > self._max_cost // _LARGEST_PART or not self._has_room(key):
+            self._spill(part)
+        else:
+            self.parts[key] = part
+            heapq.heappush(self._order, -key)
+            self._cost += part.cost
+            self._bulk += part.bulk
+            while self._cost > self._max_cost or self._bulk > self._max_bulk:
+                self.lower(-self._order[0])
+
+    def lower(self, below: int | None) -> None:
+        """Leaves no room for this signature and higher ones; None changes nothing."""
+        if below is None or not self._has_room(below):
+            return
+        self.below = below
+        while self._order and -self._order[0] >= below:
+            self._spill(self._removed(-heapq.heappop(self._order)))
+
+    def take(self, is_wanted: Callable[[Any], bool]) -> list[Any]:
+        """Removes parts, and gives them."""
+        taken = [self._removed(key) for key, part in [*self.parts.items()] if is_wanted(part)]
+        self._order = [-key for key in self.parts]
+        heapq.heapify(self._order)
+        return taken
+
+    def _removed(self, key: int) -> Any:
+        part = self.parts.pop(key)
+        self._cost -= part.cost
+        self._bulk -= part.bulk
+        return part
+
+    def _has_room(self, key: int) -> bool:
+        return self.below is None or key < self.below
+
+
 class InputsTable:
     """Counts inputs, within bounds.
 
@@ -357,8 +424,8 @@ class InputsTable:
         self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_ROW_BYTES, max_axes: int = MAX_AXES
     ) -> None:
         self.other = Counts()
-        self._kinds = Room(max_axes, MAX_KIND_BYTES, self.other.add)
-        self._rows = Room(max_bytes, max_rows, self._add_coarser)
+        self._kinds = _Lowest(max_axes, MAX_KIND_BYTES, self.other.add)
+        self._rows = _Lowest(max_bytes, max_rows, self._add_coarser)
         self._rooms = self._rows, self._kinds
         self._seen: int | None = None  # all calls, until one is added
         self.rows: dict[int, Row] = self._rows.parts

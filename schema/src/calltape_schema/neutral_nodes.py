@@ -84,8 +84,8 @@ def _neutral(node: Any) -> Any:
         value = fields.get(name)
         if value is None:
             continue
-        if name == "children":
-            value = [_neutral(child) for child in value] if _is_many(value) else value
+        if name == "children" and isinstance(value, (list, tuple)):
+            value = [_neutral(child) for child in value]
         elif name == "context":
             value = _neutral(value)
         made[name] = value
@@ -136,10 +136,6 @@ def _pythonic(node: Any, hidden: Callable[[Any], bool]) -> Any:
     if word == "custom":
         made["context"] = _pythonic(node.get("context"), hidden)
     return made
-
-
-def _is_many(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def _placeholder(node: Mapping[str, Any]) -> dict[str, Any]:

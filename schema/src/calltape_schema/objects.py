@@ -85,7 +85,7 @@ _flags, _item_size, _basic_size, _weakref_offset = (
 _STATELESS = "its state is not in Python attributes"
 
 
-class Held(NamedTuple):
+class Attributes(NamedTuple):
     """The attributes of an object in the order in which they were set, slots last. If the object
     cannot be described, no attributes and the reason."""
 
@@ -93,7 +93,7 @@ class Held(NamedTuple):
     reason: str | None = None
 
 
-def attributes_of(value: object) -> Held:
+def attributes_of(value: object) -> Attributes:
     """The state of an object: its ``__dict__``, and the values of its ``__slots__``.
 
     No property, ``__getattr__`` or other code of the class runs. Names with two underscores on both
@@ -102,19 +102,19 @@ def attributes_of(value: object) -> Held:
     cls: Any = type(value)
     reason, slots = _slots_or_reason(cls)
     if reason is not None:
-        return Held({}, reason)
+        return Attributes({}, reason)
     state = dict_of(value) or {}
     if len(state) > MAX_VALUES:
-        return Held({}, f"more than {MAX_VALUES} values in one object")
+        return Attributes({}, f"more than {MAX_VALUES} values in one object")
     found: dict[str, Any] = dict.copy(state)  # in one step: another thread may set attributes
     if any(type(name) is not str for name in found):
-        return Held({}, "attributes whose names are not texts")
+        return Attributes({}, "attributes whose names are not texts")
     for name, slot in slots.items():
         try:
             found.setdefault(name, slot.__get__(value))
         except AttributeError:  # declared, but not set
             continue
-    return Held({name: held for name, held in found.items() if not _is_machinery(name)})
+    return Attributes({name: held for name, held in found.items() if not _is_machinery(name)})
 
 
 def names_beside(
@@ -246,7 +246,7 @@ _ABSTRACT = (collections.abc.Mapping, collections.abc.Sequence)
 _BUILT_IN = (dict, list, tuple, str, bytes, range, memoryview, *WRAPPERS)
 
 
-def held_by(value: Any) -> Any:
+def wrapped_in(value: Any) -> Any:
     """The dict or list in an instance of one of :data:`WRAPPERS`; None if it has another
     container."""
     cls = type(value)

@@ -252,7 +252,8 @@ def _count_values(data: bytes | memoryview) -> None:
         first = data[position]
         position += 1
         found += 1
-        if first in _EXTENSIONS and _type_at(data, position + _EXTENSIONS[first]) == 0xFF:
+        at = position + _EXTENSIONS.get(first, end)  # of the type, if it is an extension
+        if at < end and data[at] == 0xFF:
             raise TapeError("unsupported", "a document has extension type -1")
         if 0xA0 <= first <= 0xBF:
             position += first & 0x1F
@@ -272,10 +273,6 @@ def _count_values(data: bytes | memoryview) -> None:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
         if announced > allowed:
             raise TapeError("limit", f"a document has more than {allowed} values")
-
-
-def _type_at(data: bytes | memoryview, position: int) -> int:
-    return data[position] if position < len(data) else 0
 
 
 def seal_envelope(payload: bytes) -> bytes:

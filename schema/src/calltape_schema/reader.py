@@ -72,11 +72,11 @@ class TensorPlace(NamedTuple):
 
     Attributes:
         parts: of the tensor, one after another along an axis. Nearly all tensors have one.
-        rows: the product of the sizes before this axis; 1 for a tensor of one part.
+        strips: the product of the sizes before this axis; 1 for a tensor of one part.
     """
 
     parts: tuple[Extent, ...]
-    rows: int
+    strips: int
 
     @property
     def size(self) -> int:

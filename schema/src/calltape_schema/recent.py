@@ -1,9 +1,7 @@
-"""Values by key, within a bound: what was made of the bytes of tapes, for who asks again, and what
-a table counts."""
+"""What was made of the bytes of tapes, within a bound, for who asks again."""
 
 from __future__ import annotations
 
-import heapq
 import random
 import threading
 from collections.abc import Callable, Hashable
@@ -17,7 +15,6 @@ T = TypeVar("T")
 _ROOM = 32 * 1024 * 1024
 _COST = 500  # of a value by itself
 _INTERNED_BYTES = 4 * 1024 * 1024
-_LARGEST_PART = 4
 
 
 class Recent:
@@ -111,66 +108,3 @@ class Interner(Generic[T]):
         if key is data:
             self._last = data, known
         return known  # type: ignore[no-any-return]
-
-
-class Room:
-    """The rows of a table, or its kinds, by their signature. Those with the lowest ones stay, and
-    none that takes more than a quarter of the room.
-
-    Attributes:
-        parts: that have room.
-        below: the signature from which on there is none; None if there was room for all.
-
-    Args:
-        cost: what all parts may cost together.
-        bulk: and what they may have together of what their ``bulk`` counts.
-        spill: takes a part that has no room.
-    """
-
-    def __init__(self, cost: int, bulk: int, spill: Callable[[Any], None]) -> None:
-        self.parts: dict[int, Any] = {}
-        self.below: int | None = None
-        self._order: list[int] = []  # the signatures, negative, as a heap: the highest first
-        self._max_cost, self._max_bulk = cost, bulk
-        self._cost = self._bulk = 0
-        self._spill = spill
-
-    def add(self, key: int, part: Any) -> None:
-        """Adds calls to those of this signature."""
-        known = self.parts.get(key)
-        if known is not None:
-            known.absorb(part)
-        elif part.cost > self._max_cost // _LARGEST_PART or not _is_below(key, self.below):
-            self._spill(part)
-        else:
-            self.parts[key] = part
-            heapq.heappush(self._order, -key)
-            self._cost += part.cost
-            self._bulk += part.bulk
-            while self._cost > self._max_cost or self._bulk > self._max_bulk:
-                self.lower(-self._order[0])
-
-    def lower(self, below: int | None) -> None:
-        """Leaves no room for this signature and higher ones; None changes nothing."""
-        if below is None or not _is_below(below, self.below):
-            return
-        self.below = below
-        while self._order and -self._order[0] >= below:
-            self._spill(self._removed(-heapq.heappop(self._order)))
-
-    def take(self, is_wanted: Callable[[Any], bool]) -> list[Any]:
-        """Removes parts, and gives them."""
-        found = [self._removed(key) for key, part in [*self.parts.items()] if is_wanted(part)]
-        self._order = [-key for key in self.parts]
-        heapq.heapify(self._order)
-        return found
-
-    def _removed(self, key: int) -> Any:
-        part = self.parts.pop(key)
-        self._cost -= part.cost
-        self._bulk -= part.bulk
-        return part
-
-
-def _is_below(key: int, below: int | None) -> bool:
-    return below is None or key < below

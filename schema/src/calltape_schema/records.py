@@ -43,6 +43,7 @@ from calltape_schema.fields import (
     Text,
     TypeName,
     expect_known,
+    merged_runs,
     validated,
 )
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
@@ -234,16 +235,11 @@ class Source(Record):
 def joined_parts(parts: Iterable[tuple[int, int]]) -> Runs:
     """Runs of numbers as a :class:`Source` has them. Of too many runs, those with the smallest gaps
     between them become one."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(parts):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
-        else:
-            found.append((first, last))
-    while len(found) > MAX_PARTS:
-        at = min(range(1, len(found)), key=lambda at: found[at][0] - found[at - 1][1])
-        found[at - 1 : at + 1] = [(found[at - 1][0], found[at][1])]
-    return tuple(found)
+    runs = merged_runs(parts)
+    while len(runs) > MAX_PARTS:
+        at = min(range(1, len(runs)), key=lambda at: runs[at][0] - runs[at - 1][1])
+        runs[at - 1 : at + 1] = [(runs[at - 1][0], runs[at][1])]
+    return tuple(runs)
 
 
 class Step(Record):

@@ -290,11 +290,11 @@ class Scan:
         """
         if at is None or self._index is None:
             return
-        told = self._index.entry(at)
-        if told[1:] != (calls, *spans):
-            are = "is" if told.calls == 1 else "are"
-            reason = f"by the index of the tape, {told.named} {are} here"
-            self.report(TapeError("damaged", reason, offset=told.offset))
+        entry = self._index.entry(at)
+        if entry[1:] != (calls, *spans):
+            are = "is" if entry.calls == 1 else "are"
+            reason = f"by the index of the tape, {entry.named} {are} here"
+            self.report(TapeError("damaged", reason, offset=entry.offset))
 
     def _end_sealed(self, end: End) -> None:
         known = {error.offset: at for at, error in enumerate(self.damage)}
@@ -361,9 +361,9 @@ class Scan:
         """Compares what the end says of all calls with those that were found, unless some are
         damaged."""
         coverage = end.coverage
-        told = coverage.kept + sum(coverage.dropped.values())
-        if coverage.seen != told:
-            reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
+        total = coverage.kept + sum(coverage.dropped.values())
+        if coverage.seen != total:
+            reason = f"the end says that {coverage.seen} calls were seen, but accounts for {total}"
             self.report(TapeError("damaged", reason, member=END_MEMBER))
         if not is_whole or end.elsewhere:
             return
@@ -383,13 +383,13 @@ class Scan:
         table: InputsTable | None = None
         try:
             table = end.table()
-            told = None if table is None or not is_whole else self._difference(table)
+            difference = None if table is None or not is_whole else self._difference(table)
         except TapeError as error:
-            told = error.reason
-        if told is None:
+            difference = error.reason
+        if difference is None:
             self.table = table
         else:
-            self.report(stale_table(told))
+            self.report(stale_table(difference))
 
     def _difference(self, table: InputsTable) -> str | None:
         """In what a table differs from the calls that were found; None if it does not."""
@@ -417,19 +417,19 @@ class Scan:
         for signature, row in table.rows.items():
             low, high = signature & _LOW, signature >> 64
             key = low if low in found and found[low][4] == high else signature | _BOTH
-            told = _difference_of(row, found.pop(key, None))
-            if told is not None:
-                return told
+            difference = _difference_of(row, found.pop(key, None))
+            if difference is not None:
+                return difference
         others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
         if sum([known[0] for known in found.values()]) != others:
             return "its number of calls without a row is wrong"
         return None
 
 
-def stale_table(told: str) -> TapeError:
+def stale_table(difference: str) -> TapeError:
     """The damage of a table of counted inputs that is not that of the calls."""
     advice = "the records are used; calltape recover writes a tape with a true one"
-    reason = f"forged or stale table of inputs: {told}"
+    reason = f"forged or stale table of inputs: {difference}"
     return TapeError("damaged", reason, member=END_MEMBER, advice=advice)
 
 

@@ -189,12 +189,9 @@ class TornError(TapeError):
 def _skipped(member: Member | None, offset: int, end: int, *, is_last: bool) -> TapeError:
     """The damage of the bytes between these offsets. ``member`` is None if the first block is no
     header."""
-    what, name = (
-        ("no member begins here", None)
-        if member is None
-        else ("a member is cut short", member.name)
-    )
-    is_torn = end - offset < BLOCK if member is None else name != END_MEMBER
+    what, name, is_torn = "no member begins here", None, end - offset < BLOCK
+    if member is not None:
+        what, name, is_torn = "a member is cut short", member.name, member.name != END_MEMBER
     error = TornError if is_last and is_torn else TapeError
     return error("damaged", f"{what}, {end - offset} bytes skipped", member=name, offset=offset)
 
@@ -212,7 +209,7 @@ def following_header(
     Arguments are as those of :func:`members`."""
     # The next header is usually near, and a file may consist of bad headers: begin with little.
     size = 8 * BLOCK
-    while (offset := _block_of(next_data(offset))) < length:
+    while (offset := next_data(offset) // BLOCK * BLOCK) < length:
         window = read(offset, size)
         found = window.find(b"ustar", _MAGIC_AT)
         while found >= 0:
@@ -227,10 +224,6 @@ def following_header(
         offset += len(window) - len(window) % BLOCK
         size = min(2 * size, _WINDOW)
     return None
-
-
-def _block_of(offset: int) -> int:
-    return offset - offset % BLOCK
 
 
 _ZEROS = bytes(_WINDOW)

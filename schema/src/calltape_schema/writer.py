@@ -213,7 +213,8 @@ class TapeWriter:
         while True:
             if self.table is not None:
                 facts["inputs"] = Section.of(pack_inputs(self.table), level)
-            parts = self._end_parts(End(**facts))
+            content = encode_end(End(**facts), self.end)
+            parts = [*member(END_MEMBER, [content], len(content)), ZEROS_AT_END]
             size = sum(map(len, parts))
             if self.table is None or fits(size) or not self.table.coarsen():
                 break
@@ -229,10 +230,6 @@ class TapeWriter:
         self.end = len(self._head)
         self._is_torn = False
         self._forget()
-
-    def _end_parts(self, end: End) -> list[Any]:
-        content = encode_end(end, self.end)
-        return [*member(END_MEMBER, [content], len(content)), ZEROS_AT_END]
 
     def _count(self, calls: Sequence[NewCall]) -> None:
         numbers = [call.number for call in calls]

@@ -110,7 +110,7 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
 
 
 def test_answers_of_two_policies() -> None:
-    view: Any = type("View", (), {"likeness": b"x"})
+    view: Any = type("View", (), {"structure_hash": b"x"})
     for keep, answers in (
         (PerStructure(1) | Every(), [NOVEL, True]),
         (PerStructure(1) & Every(), [NOVEL, False]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.blob import Stored, build_header, joined
+from calltape_schema.blob import Stored, build_header, interleaved
 from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
@@ -150,7 +150,7 @@ def tensor(reader: TapeReader, record: CallRecord, leaf: Leaf) -> bytes:
     place = reader.place(record, leaf)
     read = reader.source.read_at  # but for what a compressed blob was inflated to
     parts = [read(*part[:2]) if part[2] is None else part[2] for part in place.parts]
-    return bytes(joined(parts, place.rows))
+    return bytes(interleaved(parts, place.strips))
 
 
 def counted(reader: TapeReader, on_damage: Callable[[TapeError], None] = raises) -> InputsTable:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.blob import Stored, build_header, joined
+from calltape_schema.blob import Stored, build_header, interleaved
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
@@ -93,9 +93,9 @@ def test_a_reference_to_a_value_that_grew() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 1000])
 def test_rows_are_joined(rows: int) -> None:
     parts = [bytes(range(rows % 251, rows % 251 + 3)) * rows, b"", b"x" * rows]
-    made = joined(parts, rows)
+    made = interleaved(parts, rows)
     assert made == b"".join(parts[0][3 * at : 3 * at + 3] + b"x" for at in range(rows))
-    assert joined([b"", b""], rows) == joined([b""], 0) == b""
+    assert interleaved([b"", b""], rows) == interleaved([b""], 0) == b""
 
 
 def test_a_damaged_call_costs_those_that_point_to_it() -> None:

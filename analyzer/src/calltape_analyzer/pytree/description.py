@@ -31,11 +31,11 @@ from calltape_schema.objects import (
     NESTED_TENSOR,
     WRAPPERS,
     attributes_of,
-    held_by,
     is_in_its_module,
     is_wrapped,
     names_beside,
     names_on_tensor,
+    wrapped_in,
 )
 from calltape_schema.tree import (
     BoolNode,
@@ -396,7 +396,7 @@ class _AsRecorded(Describer):
         if isinstance(value, dict):
             return self.mapping(value, cls)
         if isinstance(value, WRAPPERS):
-            content: Any = held_by(value)
+            content: Any = wrapped_in(value)
             if isinstance(content, dict):
                 return self.mapping(content, cls)
             if content is None:

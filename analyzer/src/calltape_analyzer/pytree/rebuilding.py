@@ -38,7 +38,7 @@ from calltape_analyzer.pytree.placeholder import (
 from calltape_analyzer.pytree.tensors import nested_tensor, torch_constant
 from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
-from calltape_schema.objects import WRAPPERS, class_attribute, held_by, slots_of
+from calltape_schema.objects import WRAPPERS, class_attribute, slots_of, wrapped_in
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -69,7 +69,7 @@ tokenizer: they say how the data came about. By the name of the class that sets 
 def content_of(value: Any) -> dict[Any, Any] | list[Any] | None:
     """What a container of a class of its own holds, as a built-in one; None for any other value."""
     if isinstance(value, WRAPPERS):
-        held = held_by(value)
+        held = wrapped_in(value)
         return dict(dict.items(held)) if isinstance(held, dict) else held and list(held)
     if isinstance(value, dict):
         return dict(dict.items(value))

@@ -30,7 +30,7 @@ from calltape_analyzer.reading.call_ref import (
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_schema.blob import joined
+from calltape_schema.blob import interleaved
 from calltape_schema.end import Coverage, End, FileNumbers
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import CALL_BYTES
@@ -599,7 +599,7 @@ class Segment:
             self._file.copy(offset, size) if known is None else bytearray(known)
             for offset, size, known in place.parts
         ]
-        return parts[0] if len(parts) == 1 else joined(parts, place.rows)
+        return parts[0] if len(parts) == 1 else interleaved(parts, place.strips)
 
     def inflated_blob(self, record: CallRecord) -> bytes:
         """The file of the safetensors format in a compressed blob.

@@ -45,12 +45,10 @@ _ANOTHER = torch._C._get_privateuse1_backend_name
 _NONE = "privateuseone"
 
 
-def _is_any_on() -> bool:
-    return any(map(_is_on, _DEVICES))
-
-
 # This is no public interface of torch. It answers for all types of devices at once.
-_autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _is_any_on)
+_autocasts: Callable[[], bool] = getattr(
+    torch._C, "_is_any_autocast_enabled", lambda: any(map(_is_on, _DEVICES))
+)
 
 
 def context_now(is_training: bool) -> Context:
@@ -99,11 +97,6 @@ def _is_on(device: str) -> bool:
         return torch.is_autocast_enabled(device)
     except (RuntimeError, ValueError):  # this version of torch has no autocast for it
         return False
-
-
-def never_training() -> bool:
-    """Tells that no model is in training mode."""
-    return False
 
 
 def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:

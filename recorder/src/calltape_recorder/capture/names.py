@@ -20,7 +20,7 @@ from calltape_recorder.bounds import (
     MAX_NAME_CHARACTERS,
     MAX_TYPE_NAME_CHARACTERS,
 )
-from calltape_recorder.capture.contexts import never_training, training_mode_of
+from calltape_recorder.capture.contexts import training_mode_of
 from calltape_schema.bounds import MAX_ALIKE, MAX_KEY_CHARACTERS, MAX_KEY_PARTS
 from calltape_schema.objects import class_attribute, dict_of, module_of, name_of, qualname_of
 from calltape_schema.tree import are_distinct, fits_as_key
@@ -157,15 +157,17 @@ class ModuleNames:
 
     def __init__(self) -> None:
         self._root: Any = None
-        self.is_training = never_training
+        self.is_training = lambda: False
         self._names: dict[int, tuple[Any, str]] = {}
         self._searches = 0
 
     def set_root(self, model: Any) -> None:
         """Makes this the recorded model. Nothing has a name in an object that is no module."""
         self._names, self._searches = {}, 0
-        self._root = weakref.ref(model) if isinstance(model, torch.nn.Module) else None
-        self.is_training = never_training if self._root is None else training_mode_of(self._root)
+        self._root, self.is_training = None, lambda: False
+        if isinstance(model, torch.nn.Module):
+            self._root = weakref.ref(model)
+            self.is_training = training_mode_of(self._root)
 
     def of(self, module: torch.nn.Module) -> str | None:
         """The name of a part; None if the recorded model does not have it."""

@@ -150,10 +150,7 @@ def is_public_default(default: Any, name: str, *, omits_values: bool) -> bool:
     return not default or (len(default) <= _MOST_IN_WORD and is_name(default))
 
 
-# What a person should know of patterns that matched nothing: a mistyped one omits nothing.
-#
-# Takes the patterns of ``values=``; returns those that no signature can match, and words about
-# those that no recorded call matched.
+# What people should know of patterns that matched nothing: a mistyped one omits nothing.
 
 _WITHHELD_NOTHING = (
     "nothing was omitted there. If a name is wrong, the values you meant may be on the tape"

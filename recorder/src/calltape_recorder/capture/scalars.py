@@ -179,7 +179,11 @@ def constant(kind: str) -> Visitor:
 def enum_member(walk: Walk, value: enum.Enum) -> None:
     state = dict_of(value) or {}
     name, plain = state.get("_name_"), state.get("_value_")
-    if id(type(plain)) not in _ENUM_VALUES or not _fits(plain):
+    if id(type(plain)) not in _ENUM_VALUES:
+        plain = None
+    elif type(plain) is int:
+        plain = plain if plain.bit_length() < 64 else None
+    elif len(str(plain)) > MAX_NAME_CHARACTERS:
         plain = None
     if type(name) is not str:
         # Before Python 3.11 a combination of flags has no name. An empty combination never has one.
@@ -192,10 +196,6 @@ def enum_member(walk: Walk, value: enum.Enum) -> None:
 
 
 _ENUM_VALUES = frozenset(map(id, (str, bytes, int, float, bool)))
-
-
-def _fits(plain: Any) -> bool:
-    return plain.bit_length() < 64 if type(plain) is int else len(str(plain)) <= MAX_NAME_CHARACTERS
 
 
 def class_itself(walk: Walk, value: type) -> None:

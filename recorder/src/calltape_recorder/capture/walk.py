@@ -71,13 +71,13 @@ from calltape_schema.objects import (
     class_attribute,
     dict_getter,
     has_own_hash,
-    held_by,
     is_jagged_class,
     is_wrapped,
     module_of,
     name_of,
     names_beside,
     slots_of,
+    wrapped_in,
 )
 
 Walked = tuple[tuple[Any, ...], list[Any], list[Any]]
@@ -362,7 +362,7 @@ def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> Non
 
 def _wrapper(walk: Walk, value: Any) -> None:
     """Describes a ``UserDict``, a ``UserList`` or a view of a dict by what it holds."""
-    held = held_by(value)
+    held = wrapped_in(value)
     if held is None:
         opaque(walk, value, "it holds no plain dict or list")
     elif issubclass(type(held), dict):

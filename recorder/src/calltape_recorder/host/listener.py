@@ -174,7 +174,7 @@ class Attachment(abc.ABC):
 
 
 def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
-    """Makes a function that tells, while Dynamo traces, whether the recorder must leave no trace in
+    """Makes a function that says, while Dynamo traces, whether the recorder must leave no trace in
     the graph.
 
     A graph break does not change the application's results, and every call can be recorded. If the

@@ -40,13 +40,10 @@ from calltape_recorder.host.streams import (
 from calltape_recorder.threads import Count
 from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_of
 
-# Finds out whether a callable may call another one, from what it holds.
-#
-# Takes two callables; returns an answer that errs on the side of yes. Nothing is called.
-
 
 def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
-    """Whether ``found`` holds ``sought``: in what it wraps or binds, or in a closure.
+    """Whether a callable may call another one, as what it wraps, binds or closes over says. In
+    doubt, it may. Nothing is called.
 
     Args:
         found: a callable.

@@ -37,13 +37,10 @@ from calltape_schema.bounds import MAX_PARAMETERS
 from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of
 from calltape_schema.records import Parameter, Producer, Rank, Target
 
-# Names what a model reads that is no argument: engines keep the state of a step beside the call.
-#
-# A tape has arguments. vLLM's layers find the attention metadata and the cache in a global
-# variable that is set around each call; others use a context variable or a variable of the
-# thread. This looks at the code of the layers' forward methods and of the functions that these
-# name, runs none of it, and finds what is read there and set elsewhere. It is done once, when
-# recording begins.
+# Engines keep the state of a step beside the call, where no tape has it. vLLM's layers find the
+# attention metadata and the cache in a global variable that is set around each call; others use a
+# context variable or a variable of the thread. So the code of the layers' forward methods, and of
+# the functions that these name, is searched once for what is read there and set elsewhere.
 
 _NOT_OF_MODELS = frozenset(
     ("torch", "transformers", "numpy", "calltape_recorder", "logging", "warnings", "typing", "os")

@@ -31,27 +31,20 @@ from calltape_schema.drop_reasons import DropReason, Reason, lost_of, unwanted_o
 from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import Counts, InputsTable, Kind
 
-# Keeps what recording costs under a share of the time of the calls, by recording fewer of them.
-#
-# Takes the durations of recorded calls and what recording cost; returns whether the next call is
-# recorded. Each call that is seen earns its share of the duration of a typical call, recorded or
-# not; what recording costs is paid from that.
-
 DURATIONS = 15
 
 
 class Share:
-    """A share of the time of the calls. Only one thread at a time may use it.
+    """Keeps what recording costs under a share of the time of the calls, by recording fewer of
+    them. Each call that is seen earns its share of the duration of a typical call; what recording
+    costs is paid from that. Only one thread at a time may use it.
 
     Args:
         most: the share, above 0 and at most 1.
-
-    Attributes:
-        most: as given.
     """
 
     def __init__(self, most: float) -> None:
-        self.most = most
+        self._most = most
         # The median of the last ones: the first call of a model may take a thousand times as long.
         self._durations: deque[int] = deque(maxlen=DURATIONS)
         self._typical = 0
@@ -70,8 +63,8 @@ class Share:
         """
         if not self._durations:  # nobody knows yet what a share is
             return True
-        most = spent_ns + self.most * SHARE_CREDIT_NS
-        self._earned = min(self._earned + self.most * self._typical, most)
+        most = spent_ns + self._most * SHARE_CREDIT_NS
+        self._earned = min(self._earned + self._most * self._typical, most)
         return self._earned >= spent_ns
 
 

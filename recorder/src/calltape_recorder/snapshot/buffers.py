@@ -18,6 +18,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -251,18 +252,11 @@ _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a milli
 _MOST_ELEMENTS = 32767
 _ELEMENTS = {16: torch.complex128, 8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
-_array_types: dict[int, Any] = {}
 _copy_pieces: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
 
 
-def array_type(size: int) -> Any:
-    """The ctypes array of so many bytes. It is remembered, because to make one takes long."""
-    known = _array_types.get(size)
-    if known is None:
-        if len(_array_types) > 4096:
-            _array_types.clear()
-        known = _array_types[size] = ctypes.c_char * size
-    return known
+array_type: Callable[[int], Any] = lru_cache(maxsize=4096)(ctypes.c_char.__mul__)
+"""The ctypes array of so many bytes. It is remembered, because to make one takes long."""
 
 
 def memory_at(address: int, size: int) -> memoryview:

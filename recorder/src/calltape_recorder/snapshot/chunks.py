@@ -4,7 +4,7 @@ yielded, and all together become one output that is a list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
@@ -78,7 +78,10 @@ class Chunks:
             self._unused = side.places
             return
         leaves = sum([len(earlier.facts.per_leaf) for earlier in self._sides])
-        self._tokens += [_moved(token, leaves) for token in more]
+        for token in more:  # the leaves of a token are counted from the first chunk on
+            if type(token) is tuple and token[0] in ("tensor", "ndarray"):
+                token = token[0], token[1] + leaves
+            self._tokens.append(token)
         self._text += text
         self._sides.append(side)
 
@@ -98,7 +101,7 @@ class Chunks:
                 tuple([fact for side in sides for fact in side.facts.per_leaf]),
                 tuple([shape for side in sides for shape in side.facts.shapes]),
                 tuple([size for side in sides for size in side.facts.sizes]),
-                _aliases(sides),
+                _same(sides),
                 _storages(sides),
             ),
             (self.places, _numbers(5, [(side.spans, side) for side in sides])),
@@ -123,29 +126,22 @@ class Chunks:
 def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
     """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
     return b"".join(
-        [of_side or bytes(8 * count * len(side.facts.per_leaf)) for of_side, side in sides]
+        [numbers or bytes(8 * count * len(side.facts.per_leaf)) for numbers, side in sides]
     )
 
 
-def _moved(token: Any, leaves: int) -> Any:
-    """A token of a chunk, with the number of its leaf counted from the first chunk on. ``leaves``
-    is how many leaves the earlier chunks have."""
-    if type(token) is tuple and token[0] in ("tensor", "ndarray"):
-        return token[0], token[1] + leaves
-    return token
+# The application may use the memory of a chunk again for the next one. So leaves of two chunks are
+# never taken for the same tensor, nor for leaves of the same storage.
 
 
-def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
-    # The application may use the memory of a chunk again for the next one. So leaves of two chunks
-    # are never taken for the same tensor, nor below for the same storage.
+def _same(sides: list[Side]) -> tuple[int, ...] | None:
     if all(side.facts.same is None for side in sides):
         return None
     merged: list[int] = []
     for side in sides:
         first = len(merged)
-        facts = side.facts
-        of_side: Iterable[int] = range(len(facts.per_leaf)) if facts.same is None else facts.same
-        merged += [first + index for index in of_side]
+        same = side.facts.same or range(len(side.facts.per_leaf))
+        merged += [first + index for index in same]
     return tuple(merged)
 
 
@@ -153,21 +149,23 @@ def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     if all(side.facts.storages is None for side in sides):
         return None
     merged: list[Alias | None] = []
-    storages = 0
+    first = 0
     for side in sides:
-        of_side = side.facts.storages or (None,) * len(side.facts.per_leaf)
-        merged += [alias and alias._replace(storage=storages + alias.storage) for alias in of_side]
-        storages += 1 + max([alias.storage for alias in of_side if alias is not None], default=-1)
+        aliases = side.facts.storages or (None,) * len(side.facts.per_leaf)
+        merged += [alias and alias._replace(storage=first + alias.storage) for alias in aliases]
+        first += 1 + max([alias.storage for alias in aliases if alias is not None], default=-1)
     return tuple(merged)
 
 
-def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
+def _wanted(sides: list[Side], of_list: Wanted) -> Wanted:
     """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
-    each: list[bool] = []
+    wanted: list[bool] = []
     for side in sides:
-        of_side = side.wanted
-        each += [of_side] * len(side.facts.per_leaf) if isinstance(of_side, bool) else of_side
-    if whole is not True:
-        allowed = [whole] * len(each) if isinstance(whole, bool) else whole
-        each = [alias and other for alias, other in zip(each, allowed, strict=True)]
-    return tuple(each) if len(set(each)) > 1 else all(each)
+        wanted += _per_leaf(side.wanted, len(side.facts.per_leaf))
+    pairs = zip(wanted, _per_leaf(of_list, len(wanted)), strict=True)
+    wanted = [of_chunk and of_whole for of_chunk, of_whole in pairs]
+    return tuple(wanted) if len(set(wanted)) > 1 else all(wanted)
+
+
+def _per_leaf(wanted: Wanted, leaves: int) -> Sequence[bool]:
+    return [wanted] * leaves if isinstance(wanted, bool) else wanted

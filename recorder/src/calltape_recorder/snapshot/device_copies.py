@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,22 +19,16 @@ import torch
 
 from calltape_recorder.snapshot.buffers import SMALL_BYTES, Buffer, Buffers, Piece, memory_at
 
-# The functions of CUDA's driver and runtime that torch has no operator for.
-#
-# An operator of torch takes about four times as long as the driver's function, and a copy takes
-# three operators for each tensor. On ROCm there is no such library, and torch's operators copy.
-
 cuda: Any = torch.cuda  # it has no types
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
 
-_Copier = Callable[[int, int, int, int], int]
-"""Enqueues a copy to host memory: address there, address on the device, bytes, stream. The result
-is 0, or the number of an error."""
 
-
-def copier() -> _Copier | None:
-    """The driver's asynchronous copy to the host; None if there is no such driver."""
+def copier() -> Callable[[int, int, int, int], int] | None:
+    """The driver's function that enqueues a copy to host memory. It takes the address there, the
+    address on the device, bytes and stream, and returns 0 or the number of an error. None on ROCm,
+    which has no such driver: there torch's operators copy, which take about four times as long, and
+    three for each tensor."""
     driver = _driver()
     return None if driver is None else driver.cuMemcpyDtoHAsync_v2
 
@@ -76,7 +69,7 @@ def _relaxed() -> Iterator[None]:
 @functools.cache
 def _driver() -> Any:
     try:
-        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        library = ctypes.CDLL("libcuda.so.1")
         library.cuMemcpyDtoHAsync_v2.argtypes = (
             ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p,
         )  # fmt: skip
@@ -85,9 +78,7 @@ def _driver() -> Any:
     return library
 
 
-# Pinned host memory that devices copy to, and that comes back when their copies are done.
-#
-# Torch has a pool of such memory too. It rounds sizes up to powers of two and never frees, so
+# Torch has a pool of pinned memory too. It rounds sizes up to powers of two and never frees, so
 # caches that grow would leave every size they had in it. So small copies use torch's pool, and
 # large ones use a pool of ours, which is bounded.
 

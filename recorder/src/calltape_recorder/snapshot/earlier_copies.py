@@ -32,7 +32,6 @@ from calltape_recorder.snapshot.grown_copies import (
     Strips,
     address_of_copy,
     are_equal,
-    can_compare,
     grown,
 )
 from calltape_recorder.snapshot.side_facts import SideFacts
@@ -110,7 +109,7 @@ class EarlierCopies:
         self._by_address: dict[int, EarlierCopy] = {}  # the oldest first
         self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
         self._origins = new_count(1)
-        self._most_bytes = memory.max_bytes // EARLIER_SHARE if can_compare() else 0
+        self._most_bytes = memory.max_bytes // EARLIER_SHARE
 
     def find(self, leaves: Sequence[Any], facts: SideFacts) -> list[EarlierCopy | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none

@@ -20,8 +20,6 @@ from calltape_recorder.threads import is_interrupt
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
 
-# Reads a tensor by what torch has in C++, whatever its class or its attributes say.
-#
 # The class of a tensor may have a property named ``shape``, and any tensor an attribute with the
 # name ``data_ptr``. Their code must not run in a call of the application. Nobody can replace what
 # is no method (``leaf.dtype``) on a tensor of the plain class, so there it is read as usual.
@@ -158,16 +156,11 @@ _KEPT = frozenset({
 _INTEGERS = frozenset({"uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
 
-def _dtypes() -> dict[Any, Dtype]:
-    found = {value for value in vars(torch).values() if type(value) is torch.dtype}
-    return {
-        dtype: Dtype(name, dtype.itemsize, name in _INTEGERS)
-        for dtype in found
-        if (name := str(dtype).removeprefix("torch.")) in _KEPT
-    }
-
-
-DTYPES = _dtypes()
+DTYPES = {
+    dtype: Dtype(name, dtype.itemsize, name in _INTEGERS)
+    for dtype in {value for value in vars(torch).values() if type(value) is torch.dtype}
+    if (name := str(dtype).removeprefix("torch.")) in _KEPT
+}
 """Every dtype of this torch that the format can store."""
 
 _ordinary_dtypes = frozenset(
@@ -197,7 +190,10 @@ def facts_of(leaf: Any) -> tuple[LeafFacts, Shape]:
             return _unreadable(leaf, _why(leaf, error), None)
     if issubclass(cls, _Tensor):
         return _subclass_facts(leaf, cls)
-    return _array_facts(leaf)
+    name = leaf.dtype.name
+    is_kept = name in _KEPT and leaf.dtype.isnative and not leaf.dtype.hasobject
+    missing = None if is_kept else f"dtype {name}"[:200]
+    return LeafFacts(name[:64], "cpu", 0, None, "", missing), tuple(leaf.shape)
 
 
 def _plain_facts(t: Any, subclass: type | None) -> tuple[LeafFacts, Shape]:
@@ -226,12 +222,8 @@ def _unusual_facts(t: Any, subclass: type | None) -> tuple[LeafFacts, Shape]:
         layout = str(layout_of(t)).removeprefix("torch.")
         return _unreadable(t, f"layout {layout}", subclass)
     name = str(dtype_of(t)).removeprefix("torch.")
-    if name in _QUANTIZED:
-        return _quantized_facts(t, subclass)
-    return _unreadable(t, f"dtype {name}", subclass)
-
-
-def _quantized_facts(t: Any, subclass: type | None) -> tuple[LeafFacts, Shape]:
+    if name not in _QUANTIZED:
+        return _unreadable(t, f"dtype {name}", subclass)
     scheme = str(qscheme(t)).removeprefix("torch.")
     if not scheme.startswith("per_tensor"):
         return _unreadable(t, f"quantized {scheme}", subclass)
@@ -283,30 +275,16 @@ def _unreadable(t: Any, reason: str, subclass: type | None) -> tuple[LeafFacts, 
     return facts, shape
 
 
-def _array_facts(array: Any) -> tuple[LeafFacts, Shape]:
-    name = array.dtype.name
-    kept = name in _KEPT and array.dtype.isnative and not array.dtype.hasobject
-    missing = None if kept else f"dtype {name}"[:200]
-    return LeafFacts(name[:64], "cpu", 0, None, "", missing), tuple(array.shape)
-
-
 def stored_bytes(facts: LeafFacts, shape: Shape) -> int:
     """How many bytes this leaf takes in a blob."""
     if facts.missing is not None:
         return 0
     known = DTYPES.get(facts.dtype)
-    size = known.itemsize if known is not None else _numpy_itemsize(facts.dtype)
+    size = sys.modules["numpy"].dtype(facts.dtype).itemsize if known is None else known.itemsize
     for axis, length in enumerate(shape):
         if axis not in facts.expanded:
             size *= length
     return size
-
-
-def _numpy_itemsize(name: str) -> int:
-    return int(sys.modules["numpy"].dtype(name).itemsize)
-
-
-_PLAIN_FLAGS = ((REQUIRES_GRAD, "requires_grad"), (INFERENCE, "inference"))
 
 
 def is_plain(facts: LeafFacts) -> bool:
@@ -314,33 +292,18 @@ def is_plain(facts: LeafFacts) -> bool:
     return facts.direct != "" and facts.missing is None and facts.subclass is None
 
 
+_FLAGS = (
+    (REQUIRES_GRAD, "requires_grad"), (INFERENCE, "inference"), (CONJ, "conj"), (NEG, "neg"),
+)  # fmt: skip
+
+
 def leaf_document(
     facts: LeafFacts, shape: Shape, key: str | None, alias: Alias | None
 ) -> dict[str, Any]:
     """The leaf as the format writes it, in the form of :class:`calltape_schema.tree.Leaf`."""
-    document = _leaf_document(facts, shape, key)
-    if alias is not None:
-        document["storage"] = alias.storage
-        if alias.offset:
-            document["offset"] = alias.offset
-    return document
-
-
-def _leaf_document(facts: LeafFacts, shape: Shape, key: str | None) -> dict[str, Any]:
-    known = DTYPES.get(facts.dtype)
-    name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
+    dtype = DTYPES.get(facts.dtype)
+    name = dtype.name if dtype is not None else str(facts.dtype).removeprefix("torch.")
     document: dict[str, Any] = {"dtype": name, "shape": list(shape)}
-    if is_plain(facts):
-        if key is not None:
-            document["key"] = key
-        else:
-            document["missing"] = "policy"
-        if facts.direct != "cpu":
-            document["device"] = str(facts.device)
-        for bit, flag in _PLAIN_FLAGS:
-            if facts.flags & bit:
-                document[flag] = True
-        return document
     if facts.missing is None and key is not None:
         document["key"] = key
     else:
@@ -349,11 +312,11 @@ def _leaf_document(facts: LeafFacts, shape: Shape, key: str | None) -> dict[str,
         document["strides"] = list(facts.strides)
     if facts.expanded:
         document["expanded"] = list(facts.expanded)
-    if str(facts.device) != "cpu":
+    if facts.direct != "cpu" and str(facts.device) != "cpu":
         document["device"] = str(facts.device)
     if facts.layout is not None:
         document["layout"] = facts.layout
-    for bit, flag in ((1, "requires_grad"), (2, "inference"), (4, "conj"), (8, "neg")):
+    for bit, flag in _FLAGS:
         if facts.flags & bit:
             document[flag] = True
     if facts.subclass is not None:
@@ -362,6 +325,10 @@ def _leaf_document(facts: LeafFacts, shape: Shape, key: str | None) -> dict[str,
         # Scale and zero point follow from the elements, so they are told together or not at all.
         scheme, scale, zero_point = facts.quantizer
         document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
+    if alias is not None:
+        document["storage"] = alias.storage
+        if alias.offset:
+            document["offset"] = alias.offset
     return document
 
 

@@ -175,20 +175,12 @@ def _each_strip(
 
 
 def _function(name: str, result: Any) -> Any:
-    """A function of the C library, called under the interpreter lock; None if it is not found."""
-    try:
-        found = getattr(ctypes.pythonapi, name)
-    except AttributeError:
-        return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    found.restype = result
-    return found
+    """A function of the C library, called under the interpreter lock."""
+    function = getattr(ctypes.pythonapi, name)
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    function.restype = result
+    return function
 
 
 _compare = _function("memcmp", ctypes.c_int)
 _move = _function("memcpy", None)
-
-
-def can_compare() -> bool:
-    """Whether bytes can be compared on this system."""
-    return _compare is not None and _move is not None

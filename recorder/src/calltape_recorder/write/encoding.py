@@ -312,7 +312,9 @@ class Encoder:
                 stored[key] = piece = copies[leaf]
                 if not origin:
                     continue
-                self._remember_place(origin, call, key)
+                if len(self._places) >= MAX_ORIGINS:
+                    del self._places[next(iter(self._places))]
+                self._places[origin] = call, key
                 if type(piece) is not Grown or not first:
                     continue
                 begin, shape, axis = piece.first, entry.shape, piece.axis
@@ -338,11 +340,6 @@ class Encoder:
             return None
         self._places[origin] = self._places.pop(origin)  # it is forgotten last
         return place
-
-    def _remember_place(self, origin: int, call: int, key: str) -> None:
-        if len(self._places) >= MAX_ORIGINS:
-            del self._places[next(iter(self._places))]
-        self._places[origin] = call, key
 
     def forget(self, call: QueuedCall) -> None:
         """Notes that the bytes of a call are on no tape: it could not be written."""

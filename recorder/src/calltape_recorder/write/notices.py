@@ -167,10 +167,6 @@ def _in_one_line(error: BaseException, *, with_text: bool) -> str:
     return f"{kind}: {text[:MAX_TROUBLE_CHARACTERS]}"
 
 
-# What the accounts of a recording say from one second to the next.
-#
-# The accounts come in, once a second. News for the log go out, and for which reason calls are lost.
-
 # Calls that were lost because they could not be written. Others were on the disk, or never ended.
 _REFUSED = (
     DropReason.DISK_FULL, DropReason.MAX_DISK_BYTES, DropReason.IO, DropReason.QUEUE_FULL,
@@ -179,7 +175,7 @@ _REFUSED = (
 
 
 class AccountNews:
-    """Follows the accounts of one recording in one process.
+    """Compares the accounts of a recording from one second to the next, and says what is new.
 
     Args:
         notices: is told when the recording stops or is paused, and when calls are written again

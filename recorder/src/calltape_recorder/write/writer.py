@@ -83,7 +83,7 @@ class Task:
 
     __slots__ = ("action", "done")
 
-    def __init__(self, action: Callable[[], None] | None) -> None:
+    def __init__(self, action: Callable[[], object]) -> None:
         self.action = action
         self.done = Event()
 
@@ -256,7 +256,7 @@ class Writer:
         not done after ``timeout`` seconds."""
         if self._is_over:
             return not self.queue and action is None
-        task = Task(action)
+        task = Task(action or bool)
         self.queue.ask(task)
         if self._ident == get_ident():
             return False
@@ -358,16 +358,12 @@ class Writer:
                 self._write(calls, encoded)
         finally:
             if task is not None:
-                self._do(task)
-
-    def _do(self, task: Task) -> None:
-        try:
-            if task.action is not None:
-                task.action()
-        except Exception as error:
-            self._notices.complain("a request to the recorder failed", error)
-        finally:
-            task.done.set()
+                try:
+                    task.action()
+                except Exception as error:
+                    self._notices.complain("a request to the recorder failed", error)
+                finally:
+                    task.done.set()
 
     def _encode(self, call: QueuedCall) -> NewCall | None:
         try:
