@@ -22,7 +22,6 @@ from calltape_recorder.keep.policies import NOVEL, CallView
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.call import OMITTED, Call
 from calltape_recorder.snapshot.chunks import capture_chunk
-from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.snapshots import CapturedSide, QueueFull, recognized
 from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.drop_reasons import DropReason
@@ -207,7 +206,7 @@ class CallHandler:
                 if reason is DropReason.INTERNAL:
                     self.fault(error)
                 call.outputs_missing = call.outputs_lost = reason
-                _release_chunks(pipeline, call)
+                pipeline.release_chunks(call)
         call.cost_ns += clock() - ended
         pipeline.hand_over(call)
 
@@ -254,7 +253,7 @@ class CallHandler:
             call.error = (type_name(type(error)), message)
         if call.chunks is not None:
             call.outputs_missing = call.chunks.raised()
-            _release_chunks(pipeline, call)
+            pipeline.release_chunks(call)
         call.cost_ns += clock() - ended
         pipeline.hand_over(call)
 
@@ -302,12 +301,6 @@ def _reason_of(error: BaseException) -> DropReason:
     if isinstance(error, QueueFull):
         return DropReason.QUEUE_FULL
     return DropReason.INTERRUPTED if is_interrupt(error) else DropReason.INTERNAL
-
-
-def _release_chunks(pipeline: Pipeline, call: Call) -> None:
-    chunks, call.chunks = call.chunks, None
-    if chunks is not None:
-        release(chunks.places, pipeline.buffers)
 
 
 def _stop_of_recomputation() -> Any:

@@ -10,7 +10,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
@@ -248,11 +247,15 @@ class Pipeline:
         for side in (call.inputs, call.outputs):
             if side is not None and side.joined is None:
                 release(side.places, self.buffers)
+        self.release_chunks(call)
+        if call.ahead_file is not None and self.write_ahead is not None:
+            self.write_ahead.done(call)
+
+    def release_chunks(self, call: Call) -> None:
+        """Gives the memory of the chunks of a call back, if it has some."""
         chunks, call.chunks = call.chunks, None
         if chunks is not None:
             release(chunks.places, self.buffers)
-        if call.ahead_file is not None and self.write_ahead is not None:
-            self.write_ahead.done(call)
 
     def lost(self, call: Call) -> None:
         """Counts a call that was deleted before it was handed over."""
@@ -296,14 +299,12 @@ class Pipeline:
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""
-        segments = self.segments
-        return replace(
-            self.ledger.snapshot(
-                segments.written_bytes, segments.disk_bytes, segments.count, state
-            ),
-            target=self._target, losing=self._news.losing,
-            path=segments.path, last_write_ns=self.writer.last_write_ns,
-            last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
+        segments, notices = self.segments, self.notices
+        return self.ledger.snapshot(
+            state=state, target=self._target, losing=self._news.losing, path=segments.path,
+            segments=segments.count, written_bytes=segments.written_bytes,
+            disk_bytes=segments.disk_bytes, last_write_ns=self.writer.last_write_ns,
+            last_error=notices.last_error, last_error_ns=notices.last_error_ns,
         )  # fmt: skip
 
     def abandon(self) -> None:

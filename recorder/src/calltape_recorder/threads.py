@@ -93,7 +93,15 @@ def start_thread(run: Callable[[], None], name: str) -> None:
     if _thread.start_new_thread is _start:
         threading.Thread(target=run, name=name, daemon=True).start()
     else:  # a Thread would be a greenlet
-        _start(_run_apart, (run,))
+
+        def run_apart() -> None:
+            _apart.add(get_ident())
+            try:
+                run()
+            finally:
+                _apart.discard(get_ident())
+
+        _start(run_apart, ())
 
 
 def is_apart() -> bool:
@@ -103,14 +111,6 @@ def is_apart() -> bool:
 
 
 _apart: set[int] = set()
-
-
-def _run_apart(run: Callable[[], None]) -> None:
-    _apart.add(get_ident())
-    try:
-        run()
-    finally:
-        _apart.discard(get_ident())
 
 
 def wait_for(event: Event, seconds: float) -> bool:

@@ -146,11 +146,7 @@ def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
 
 
 def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
-    """The content of a msgpack member.
-
-    Args:
-        read: ``read(offset, size)``.
-        found: the member.
+    """The content of a msgpack member, as ``read(offset, size)`` gives it.
 
     Raises:
         TapeError: ``limit`` if it is too large, before it is read; ``damaged`` if it is not whole.
@@ -464,32 +460,25 @@ def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
 
 
 def group_of(content: bytes, offset: int) -> Group:
-    """The group in the content of its member. Its documents are neither inflated nor decoded.
-
-    Args:
-        content: of the member.
-        offset: of its header.
+    """The group in the content of its member, whose header is at this offset. Its documents are
+    neither inflated nor decoded.
 
     Raises:
         TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
     found = opened(content, offset)
-    columns = columns_of(found.table, u64s(found.table), found.documents.size, found.stored)
+    columns = columns_of(found.table, found.documents.size, found.stored)
     return Group(found.tape, found.table, columns, found.documents)
 
 
-def columns_of(table: bytes, words: array[int], size: int, member: int) -> Columns:
-    """The columns of a table, which are sound for documents of so many bytes.
-
-    Args:
-        table: the table.
-        words: of the table.
-        size: of the documents.
-        member: how many bytes its table and its documents have as they stand in the file.
+def columns_of(table: bytes, size: int, stored: int) -> Columns:
+    """The columns of a table, which are sound for documents of so many bytes. In the file, table
+    and documents have ``stored`` bytes.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
+    words = u64s(table)
     numbers, times, places = words[::5], words[1::5], words[2::5]
     # Each of several records could ask for all of them.
     if len(numbers) > 1 and size > most(GROUP_BYTES):
@@ -504,9 +493,9 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
     if not ascends and len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
     # To read them all would take far more than their bytes: thousands may share a mebibyte.
-    if len(numbers) > 1 and len(numbers) * begins[0] > most(MAX_SHARING) * member:
+    if len(numbers) > 1 and len(numbers) * begins[0] > most(MAX_SHARING) * stored:
         reason = (
-            f"{len(numbers)} calls share {begins[0]} bytes in a group of {member} (together at "
+            f"{len(numbers)} calls share {begins[0]} bytes in a group of {stored} (together at "
             f"most {most(MAX_SHARING)} times its bytes)"
         )
         raise TapeError("limit", reason)

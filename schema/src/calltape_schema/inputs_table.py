@@ -457,17 +457,8 @@ class InputsTable:
         self, structure: bytes, leaves: bytes, scalars: bytes, *numbers: int, kept: bool = True,
         raised: bool = False, ranges: Ranges = (), key: int | None = None,
     ) -> None:  # fmt: skip
-        """Counts calls with the same inputs.
-
-        Args:
-            structure: of the inputs, as :func:`signature_of` takes it.
-            leaves: of the inputs, likewise.
-            scalars: of the inputs, likewise.
-            numbers: the numbers of the calls.
-            kept: whether they are on the tape.
-            raised: whether they raised.
-            ranges: of their integer leaves.
-            key: the signature of the inputs, if it is known.
+        """Counts calls of these numbers, with the same inputs. ``key`` is :func:`signature_of` the
+        inputs, if it is known; the other arguments are as for :meth:`Row.count`.
 
         Raises:
             TapeError: the table is full, and the documents break the format.

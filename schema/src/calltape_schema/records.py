@@ -531,11 +531,8 @@ def decode_call(document: Any) -> CallRecord:
 
 
 def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
-    """How much of a tape was redacted, as its history says; None for nothing.
-
-    Args:
-        steps: the history, the oldest first.
-    """
+    """How much of a tape was redacted, as its history says, the oldest step first; None for
+    nothing."""
     if not steps:
         return None
     last = steps[-1]

@@ -31,7 +31,6 @@ from calltape_schema.groups import (
     opened,
 )
 from calltape_schema.inputs_table import InputsTable, Row
-from calltape_schema.packing import u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
     BLOCK,
@@ -241,7 +240,7 @@ class Scan:
             self._lows.append(low)
             self._highs.append(high)
         else:
-            columns = columns_of(table, u64s(table), size, group.stored)
+            columns = columns_of(table, size, group.stored)
             numbers, times = columns.numbers, columns.times
             low, high = (
                 (numbers[0], numbers[-1]) if columns.ascends else (min(numbers), max(numbers))

@@ -93,11 +93,7 @@ class Section(NamedTuple):
         return cls(STORED, len(data), crc32(data), data)
 
     def content(self, most: int, what: str) -> bytes:
-        """The bytes of the section.
-
-        Args:
-            most: how many they may be.
-            what: their name for errors.
+        """The bytes of the section, which may be so many. Errors call them ``what``.
 
         Raises:
             TapeError: ``damaged``, ``limit``, or ``unsupported`` for a codec of a later version.
@@ -115,11 +111,7 @@ class Section(NamedTuple):
 
 
 def section_of(value: Any, what: str) -> Section:
-    """A section from its array, whose checksum holds.
-
-    Args:
-        value: a decoded array.
-        what: its name for errors.
+    """A section from its decoded array, whose checksum holds. Errors call it ``what``.
 
     Raises:
         TapeError: ``damaged``.

@@ -540,13 +540,8 @@ _MAX_PATH = 1000  # a key has room for 1,024
 
 
 def leaf_key(path: str, number: int, taken: Container[str]) -> str:
-    """The canonical key of a leaf.
-
-    Args:
-        path: of its first node.
-        number: of the leaf.
-        taken: has the keys of the leaves before it.
-    """
+    """The canonical key of the leaf of this number, whose first node has this path. ``taken`` has
+    the keys of the leaves before it."""
     key = path if len(path) <= _MAX_PATH else f"{path[:_MAX_PATH]}~{number}"
     while key in taken:  # as with {"a.b": x, "a": {"b": y}}, and {"a.b~1": z} before them
         key += f"~{number}"

@@ -129,17 +129,12 @@ class TapeWriter:
         self, coverage: Coverage, next_call: int, deleted: FileNumbers | None = None,
         fits: Callable[[int], bool] = lambda size: True,
     ) -> bool:  # fmt: skip
-        """Writes what was counted so far, which stands until the tape is sealed: over what was said
-        before that, so that the tape does not grow however often it is called.
-
-        Args:
-            coverage: see :class:`InterimCounts`.
-            next_call: see :class:`InterimCounts`.
-            deleted: see :class:`InterimCounts`.
-            fits: says whether there is room for this many bytes, if the tape has to grow.
+        """Writes :class:`InterimCounts`, which stand until the tape is sealed: over earlier ones,
+        so that the tape does not grow however often it is called.
 
         Returns:
-            Whether it is written: there was room.
+            Whether they are written: ``fits`` says whether there is room for so many bytes, if the
+            tape has to grow.
 
         Raises:
             OSError: it is not written. What was said before still stands.

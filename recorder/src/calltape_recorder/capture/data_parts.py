@@ -67,13 +67,8 @@ class DataKeys:
     def core_of(
         self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
     ) -> Core | None:
-        """What is left of a structure that was not met before; None if all of it is.
-
-        Args:
-            tokens: of the structure.
-            dicts: in it.
-            end: of the structure.
-        """
+        """What is left of a new structure, from its tokens, its dicts and its end; None if all of
+        it is."""
         left = dict(enumerate(tokens))
         leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
         is_whole = True

@@ -8,7 +8,7 @@ what was decided for a path is remembered. docs/privacy.md has a table of the co
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -86,7 +86,13 @@ class Omissions:
         # Several threads may be here. The set is changed in place, so none brings a pattern back.
         if path not in ("args", "kwargs"):
             self.unmatched.difference_update([pattern for pattern, _ in matching])
-        degree = _degree(deciding(matching, names))
+        degree: Degree = "nothing"
+        for pattern, kept in deciding(matching, names):
+            if kept == "all":
+                break
+            degree = "numbers" if is_exact(pattern) else "values"
+            if degree == "numbers":
+                break
         if len(path) <= MAX_NAME_CHARACTERS:
             if len(self._degrees) >= MAX_KNOWN_PATHS:
                 self._degrees.clear()
@@ -99,10 +105,10 @@ class Omissions:
         side, _, rest = path.partition(".")
         first, dot, below = rest.partition(".")
         if side == "kwargs" and rest:
-            matching = [path, rest]
+            names = [path, rest]
             if self._variadic_keyword is not None and first not in self._keywords:
-                matching.append(f"{self._variadic_keyword}.{rest}")
-            return matching
+                names.append(f"{self._variadic_keyword}.{rest}")
+            return names
         if side == "args" and first.isdecimal():
             place = int(first)
             if place < len(self._names):
@@ -110,18 +116,6 @@ class Omissions:
             if self._variadic is not None:
                 return [path, f"{self._variadic}.{place - len(self._names)}{dot}{below}"]
         return [path]
-
-
-def _degree(deciding: Iterable[tuple[str, str]]) -> Degree:
-    """What is omitted, by the patterns that decide and what each does."""
-    matching: Degree = "nothing"
-    for pattern, kept in deciding:
-        if kept == "all":
-            return matching
-        if is_exact(pattern):
-            return "numbers"
-        matching = "values"
-    return matching
 
 
 _MOST_IN_WORD = 32

@@ -464,27 +464,26 @@ def _proxy(walk: Walk, value: Any) -> None:
 def _unknown(walk: Walk, value: Any) -> None:
     """Describes an object of any other class by its attributes, without running its code. Among
     inputs this is done with mappings and sequences only: a program cannot be made of any object."""
-    if walk.nested is None and not walk.context and is_wrapped(type(value)):
-        parts = attributes_of(value)
-        if parts.reason is None:
-            names = tuple(parts.attributes)
-            _fields(walk, value, "object", names, tuple(parts.attributes.values()))
-            return
-    if walk.nested is None or walk.context:
+    of_input = walk.nested is None
+    if walk.context or (of_input and not is_wrapped(type(value))):
         opaque(walk, value, "a class that calltape does not know")
         return
-    if walk.nested >= MAX_NESTED:
+    if walk.nested is not None and walk.nested >= MAX_NESTED:
         opaque(walk, value, f"within {MAX_NESTED} objects")
         return
     attributes, reason = attributes_of(value)
     if reason is not None:
-        opaque(walk, value, reason)
+        opaque(walk, value, "a class that calltape does not know" if of_input else reason)
+        return
+    names, values = tuple(attributes), tuple(attributes.values())
+    if walk.nested is None:
+        _fields(walk, value, "object", names, values)
         return
     outside = walk.limit
     if not walk.nested:
         walk.limit = min(outside, outside - walk.room() + MAX_VALUES)
     walk.nested += 1
-    _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()))
+    _fields(walk, value, "object", names, values)
     walk.nested -= 1
     walk.limit = outside
 

@@ -128,15 +128,8 @@ def deferred(
 
 @skip_frame
 def followed_result(listener: Listener, call: Call, value: Any, *, alone: bool) -> Any:
-    """The coroutine or generator that a plain function returned, or an object that stands for it
-    and records it.
-
-    Args:
-        listener: is told of the call.
-        call: the call that returned it.
-        value: the coroutine or generator.
-        alone: whether nobody else holds the object. Only then can another one stand for it.
-    """
+    """The coroutine or generator that a call returned, or an object that stands for it and records
+    it, which is possible if nobody else holds it (``alone``)."""
     previous = off(None)
     try:
         kind = DEFERRED_TYPES[id(type(value))]

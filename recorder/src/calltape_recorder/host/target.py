@@ -52,13 +52,8 @@ _CHANGING = frozenset(("append", "clear", "extend", "pop", "popitem", "setdefaul
 
 
 def outside_state(target: Any, method: str) -> tuple[str, ...]:
-    """The variables of modules (``engine.context._current``) that the code of a target reads, and
-    that functions of these modules set or change; at most eight.
-
-    Args:
-        target: what is recorded.
-        method: of it.
-    """
+    """The variables of modules (``engine.context._current``) that the code of a recorded method
+    reads, and that functions of these modules set or change; at most eight."""
     try:
         return tuple(dict.fromkeys(_found(target, method)))[:MAX_OUTSIDE]
     except Exception:  # objects of the application may be anything

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from calltape_recorder.bounds import (
     MAX_CHARGE_NS,
@@ -56,11 +56,8 @@ class Share:
         self._typical = sorted(self._durations)[len(self._durations) // 2]
 
     def affords(self, spent_ns: int) -> bool:
-        """Whether a call that begins now is recorded. Each call asks once.
-
-        Args:
-            spent_ns: what recording cost so far.
-        """
+        """Whether a call that begins now is recorded, if recording cost so much so far. Each call
+        asks once."""
         if not self._durations:  # nobody knows yet what a share is
             return True
         most = spent_ns + self._most * SHARE_CREDIT_NS
@@ -389,17 +386,16 @@ class Ledger:
                 self._count(reason, rest)
             self.bytes = 0
 
-    def snapshot(self, written_bytes: int, disk_bytes: int, segments: int, state: State) -> Stats:
-        """All accounts at one moment."""
+    def snapshot(self, **others: Any) -> Stats:
+        """All accounts at one moment, with what is counted elsewhere."""
         with self.lock:
             dropped = self._all_dropped()
             seen = self.seen  # read last, as a call is seen before it is kept or dropped
             queued = seen - self.kept - sum(dropped.values())
             return Stats(
                 seen, self.kept, dropped, dict(self._outputs_lost), queued, self.bytes,
-                written_bytes, segments, self._paused, state,
-                in_calls_ns=self.in_calls_ns, in_thread_ns=self.in_thread_ns,
-                written=self.written, disk_bytes=disk_bytes,
+                paused=self._paused, written=self.written,
+                in_calls_ns=self.in_calls_ns, in_thread_ns=self.in_thread_ns, **others,
             )  # fmt: skip
 
     def _all_dropped(self) -> dict[DropReason, int]:

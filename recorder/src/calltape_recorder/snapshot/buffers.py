@@ -103,13 +103,6 @@ def _advise(memory: mmap.mmap, advice: int, start: int, size: int) -> None:
         memory.madvise(advice, start, size)
 
 
-def _rounded(nbytes: int) -> int:
-    """Rounds up in steps of an eighth of a power of two: at most an eighth is wasted, and distinct
-    sizes are few."""
-    step = max(SMALL_BYTES, 1 << max(nbytes.bit_length() - 4, 0))
-    return -(-nbytes // step) * step
-
-
 class Buffers:
     """A pool of at most ``max_bytes``, buffers in use included. If more are in use, a buffer is
     freed when it comes back.
@@ -136,7 +129,9 @@ class Buffers:
         Raises:
             OSError: there is no memory.
         """
-        size = _rounded(nbytes)
+        # In steps of an eighth of a power of two, distinct sizes are few, and little is wasted.
+        step = max(SMALL_BYTES, 1 << max(nbytes.bit_length() - 4, 0))
+        size = -(-nbytes // step) * step
         gone: list[Buffer] = []
         with self.lock:
             self._count_lost()
@@ -310,7 +305,9 @@ def _pieces(
     originals: list[torch.Tensor] = []
     begin = 0
     for address, size in sources:
-        width = _width(address, begin, size)
+        # The widest element, up to 16 bytes, that divides all three. Wide ones make few pieces.
+        bits = address | begin | size | 16
+        width = bits & -bits
         element, most = _ELEMENTS[width], _MOST_ELEMENTS * width
         while size:
             part = min(size, most)
@@ -321,9 +318,3 @@ def _pieces(
             )
             address, begin, size = address + part, begin + part, size - part
     return copies, originals
-
-
-def _width(address: int, begin: int, size: int) -> int:
-    """The widest element, up to 16 bytes, that divides all three. Wide elements make few pieces."""
-    bits = address | begin | size | 16
-    return bits & -bits

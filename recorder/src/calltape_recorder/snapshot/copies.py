@@ -246,10 +246,10 @@ def _copyable(value: torch.Tensor) -> Any:
 
 _UNCOPYABLE = frozenset(
     dtype
-    for dtype, known in DTYPES.items()
-    if known.itemsize == 1
-    and known.name.startswith(("int", "uint", "bits", "float4"))
-    and known.name not in ("int8", "uint8")
+    for dtype, name in DTYPES.items()
+    if dtype.itemsize == 1
+    and name.startswith(("int", "uint", "bits", "float4"))
+    and name not in ("int8", "uint8")
 )
 
 

@@ -33,24 +33,6 @@ def copier() -> Callable[[int, int, int, int], int] | None:
     return None if driver is None else driver.cuMemcpyDtoHAsync_v2
 
 
-def _pin(address: int, size: int) -> None:
-    """Makes host memory readable by devices, so that copies to it need not be waited for.
-
-    Raises:
-        OSError: the system does not pin so much memory.
-    """
-    with _relaxed():
-        code = int(cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
-    if code:
-        raise OSError(f"CUDA error {code}: {size} bytes of host memory cannot be pinned")
-
-
-def _unpin(address: int) -> None:
-    """Undoes :func:`_pin`."""
-    with _relaxed():
-        cuda.cudart().cudaHostUnregister(address)
-
-
 @contextlib.contextmanager
 def _relaxed() -> Iterator[None]:
     """Lets this thread wait for events and ask for memory while another one captures a CUDA graph.
@@ -128,7 +110,7 @@ class Copies:
 
 
 class _PinnedBuffer(Buffer):
-    """A buffer that devices copy to.
+    """A buffer that devices copy to: copies to it need not be waited for.
 
     Raises:
         OSError: the system does not pin so much memory.
@@ -139,7 +121,10 @@ class _PinnedBuffer(Buffer):
     def __init__(self, size: int) -> None:
         self._pinned = False
         super().__init__(size)
-        _pin(self.address, self.size)
+        with _relaxed():
+            code = int(cuda.cudart().cudaHostRegister(self.address, self.size, _PORTABLE))
+        if code:
+            raise OSError(f"CUDA error {code}: {self.size} bytes of host memory cannot be pinned")
         self._pinned = True
 
     def __del__(self) -> None:
@@ -153,7 +138,8 @@ class _PinnedBuffer(Buffer):
     def _unpin(self) -> None:
         if self._pinned:
             self._pinned = False
-            _unpin(self.address)
+            with _relaxed():
+                cuda.cudart().cudaHostUnregister(self.address)
 
 
 class HostMemory(Buffers):

@@ -138,16 +138,11 @@ class EarlierCopies:
         self, leaves: Sequence[Any], facts: SideFacts, copies: SideCopies,
         found: Sequence[EarlierCopy | None] | None,
     ) -> bytes:  # fmt: skip
-        """Remembers the copies of one side.
-
-        Args:
-            leaves, look: of the side.
-            copies: of the leaves.
-            found: what :meth:`find` gave.
+        """Remembers the copies of one side, but for those that :meth:`find` found.
 
         Returns:
-            Per leaf the origin of its bytes and that of its first part, see :class:`Earlier`, as
-            :func:`packed_numbers` gives them. Both are 0 for what is not remembered.
+            Per leaf the origin of its bytes and that of its first part, see :class:`EarlierCopy`,
+            as :func:`packed_numbers` gives them. Both are 0 for what is not remembered.
         """
         places, spans = copies[0], memoryview(copies[1]).cast("q")
         origins = [0] * 2 * len(leaves)

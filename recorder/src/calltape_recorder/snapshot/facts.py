@@ -17,6 +17,7 @@ import torch
 from calltape_recorder.bounds import MAX_SHAPES
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.threads import is_interrupt
+from calltape_schema.blob import INTEGER_FORMATS, STORED_DTYPES
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
 
@@ -82,14 +83,6 @@ def keys_of_all(tensors: Iterable[Any]) -> tuple[Hashable, ...]:
     return tuple(map(_raw_keys, map(dispatch_keys, tensors)))
 
 
-class Dtype(NamedTuple):
-    """A dtype as the format names it."""
-
-    name: str
-    itemsize: int
-    is_integer: bool
-
-
 class LeafFacts(NamedTuple):
     """See :class:`calltape_schema.tree.Leaf`. ``strides`` is None if the leaf is contiguous.
     ``direct`` is the type of the device whose memory is copied as it lies, ``cpu`` or ``cuda``;
@@ -144,28 +137,16 @@ REQUIRES_GRAD, INFERENCE, CONJ, NEG = 1, 2, 4, 8
 
 _QUANTIZED = frozenset({"qint8", "quint8", "qint32"})
 
-# The dtypes whose bytes can be kept. A table of the format (schema.blob) says how they are stored.
-_KEPT = frozenset({
-    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-    "float16", "bfloat16", "float32", "float64", "complex32", "bcomplex32", "complex64",
-    "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
-    "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2",
-    *_QUANTIZED, *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)),
-})  # fmt: skip
-
-_INTEGERS = frozenset({"uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"})
-
-
 DTYPES = {
-    dtype: Dtype(name, dtype.itemsize, name in _INTEGERS)
+    dtype: name
     for dtype in {value for value in vars(torch).values() if type(value) is torch.dtype}
-    if (name := str(dtype).removeprefix("torch.")) in _KEPT
+    if (name := str(dtype).removeprefix("torch.")) in STORED_DTYPES
 }
-"""Every dtype of this torch that the format can store."""
+"""Every dtype of this torch that the format can store, with its name there."""
+INTEGERS = frozenset(dtype for dtype, name in DTYPES.items() if name in INTEGER_FORMATS)
+"""Those whose leaves have a range."""
 
-_ordinary_dtypes = frozenset(
-    dtype for dtype, known in DTYPES.items() if known.name not in _QUANTIZED
-)
+_ordinary_dtypes = frozenset(dtype for dtype, name in DTYPES.items() if name not in _QUANTIZED)
 _complex_dtypes = frozenset(dtype for dtype in DTYPES if dtype.is_complex)
 SIMPLE = _ordinary_dtypes - _complex_dtypes
 """The dtypes that are neither quantized nor complex."""
@@ -191,7 +172,7 @@ def facts_of(leaf: Any) -> tuple[LeafFacts, Shape]:
     if issubclass(cls, _Tensor):
         return _subclass_facts(leaf, cls)
     name = leaf.dtype.name
-    is_kept = name in _KEPT and leaf.dtype.isnative and not leaf.dtype.hasobject
+    is_kept = name in STORED_DTYPES and leaf.dtype.isnative and not leaf.dtype.hasobject
     missing = None if is_kept else f"dtype {name}"[:200]
     return LeafFacts(name[:64], "cpu", 0, None, "", missing), tuple(leaf.shape)
 
@@ -279,8 +260,8 @@ def stored_bytes(facts: LeafFacts, shape: Shape) -> int:
     """How many bytes this leaf takes in a blob."""
     if facts.missing is not None:
         return 0
-    known = DTYPES.get(facts.dtype)
-    size = sys.modules["numpy"].dtype(facts.dtype).itemsize if known is None else known.itemsize
+    is_array = type(facts.dtype) is str
+    size: int = (sys.modules["numpy"].dtype(facts.dtype) if is_array else facts.dtype).itemsize
     for axis, length in enumerate(shape):
         if axis not in facts.expanded:
             size *= length
@@ -301,8 +282,7 @@ def leaf_document(
     facts: LeafFacts, shape: Shape, key: str | None, alias: Alias | None
 ) -> dict[str, Any]:
     """The leaf as the format writes it, in the form of :class:`calltape_schema.tree.Leaf`."""
-    dtype = DTYPES.get(facts.dtype)
-    name = dtype.name if dtype is not None else str(facts.dtype).removeprefix("torch.")
+    name = DTYPES.get(facts.dtype) or str(facts.dtype).removeprefix("torch.")
     document: dict[str, Any] = {"dtype": name, "shape": list(shape)}
     if facts.missing is None and key is not None:
         document["key"] = key

@@ -274,12 +274,7 @@ class CachedSide:
         self, leaves: Sequence[Any], facts: SideFacts, *, is_consecutive: bool = False
     ) -> SideGuards | None:
         """Makes guards for leaves, if they are plain and the last ones looked the same.
-
-        Args:
-            leaves: of a side.
-            facts: of these leaves.
-            is_consecutive: whether the call before had such leaves, too.
-        """
+        ``is_consecutive`` says whether those of the call before did."""
         if self._last_facts != facts.per_leaf:
             self._last_facts = facts.per_leaf
             return None

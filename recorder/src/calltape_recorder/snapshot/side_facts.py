@@ -15,8 +15,8 @@ from calltape_recorder.bounds import MAX_FACTS, MAX_RANGE_BYTES
 from calltape_recorder.capture.structures import Wanted
 from calltape_recorder.snapshot.facts import (
     CONJ,
-    DTYPES,
     INFERENCE,
+    INTEGERS,
     NEG,
     REQUIRES_GRAD,
     SIMPLE,
@@ -170,40 +170,37 @@ def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> LeafFacts | None:
 
 
 def _has_range(fact: LeafFacts, size: int) -> bool:
-    known = DTYPES.get(fact.dtype)
-    if known is None or not known.is_integer:
-        return False
-    return FEWEST_RANGED * known.itemsize <= size <= MAX_RANGE_BYTES
+    return fact.dtype in INTEGERS and FEWEST_RANGED * fact.dtype.itemsize <= size <= MAX_RANGE_BYTES
 
 
 def _careful(leaf: Any, kept: bool) -> tuple[LeafFacts, Shape, int, int]:
     """Facts, shape, storage and size of a leaf that may be anything."""
     fact, shape = facts_of(leaf)
-    fact, storage, size = _read_carefully(leaf, fact, shape)
-    return fact, shape, storage, size if kept or _has_range(fact, size) else 0
-
-
-def _read_carefully(leaf: Any, fact: LeafFacts, shape: Shape) -> tuple[LeafFacts, int, int]:
+    storage, size = id(leaf), 0
     if fact.missing is not None:
-        return fact, id(leaf), 0
+        return fact, shape, storage, size
     if not issubclass(type(leaf), _Tensor):
-        return fact, id(leaf), stored_bytes(fact, shape)
+        size = stored_bytes(fact, shape)
+        return fact, shape, storage, size if kept or _has_range(fact, size) else 0
     try:
         with torch._C.DisableTorchFunctionSubclass():
             memory = untyped_storage(leaf)
+            storage = memory._cdata
+            last = sum((size - 1) * step for size, step in zip(shape, stride(leaf), strict=False))
+            end = (storage_offset(leaf) + last + 1) * fact.dtype.itemsize
             if fact.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                return fact._replace(missing=_CAPTURED), memory._cdata, 0
-            steps = stride(leaf)
-            last = sum((size - 1) * step for size, step in zip(shape, steps, strict=False))
-            used = (storage_offset(leaf) + last + 1) * fact.dtype.itemsize
-            if numel(leaf) and memory.nbytes() < used:
-                return fact._replace(missing="its storage was freed"), memory._cdata, 0
-            return fact, memory._cdata, stored_bytes(fact, shape)
+                fact = fact._replace(missing=_CAPTURED)
+            elif numel(leaf) and memory.nbytes() < end:
+                fact = fact._replace(missing="its storage was freed")
+            else:
+                size = stored_bytes(fact, shape)
     except Exception as error:  # a tensor that left torch.func.vmap has no storage
         if is_interrupt(error):
             raise
         missing = f"not readable: {name_of(type(error))}"
-        return fact._replace(missing=missing, strides=None, expanded=()), id(leaf), 0
+        fact = fact._replace(missing=missing, strides=None, expanded=())
+        return fact, shape, id(leaf), 0
+    return fact, shape, storage, size if kept or _has_range(fact, size) else 0
 
 
 def _aliased(

@@ -18,11 +18,18 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
-from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
+from calltape_recorder.snapshot.facts import INTEGERS, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.side import Side, split
 from calltape_recorder.snapshot.side_facts import SideFacts
-from calltape_schema.blob import Stored, build_header, by_width, contiguous, stored_as
+from calltape_schema.blob import (
+    INTEGER_FORMATS,
+    Stored,
+    build_header,
+    by_width,
+    contiguous,
+    stored_as,
+)
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack, pack_int, pack_text, packing
@@ -30,13 +37,7 @@ from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.sections import checksums_of
 from calltape_schema.tree import checked_leaves
 
-# Finds the smallest and the largest element of integer leaves, in the writer's thread.
-
-# Formats of memoryview, which is faster for the few elements of a decoding step.
-_FORMATS = {
-    torch.uint8: "B", torch.int8: "b", torch.int16: "h", torch.uint16: "H",
-    torch.int32: "i", torch.uint32: "I", torch.int64: "q", torch.uint64: "Q",
-}  # fmt: skip
+_FORMATS = {getattr(torch, name): code for name, code in INTEGER_FORMATS.items()}
 
 # aminmax takes no unsigned types wider than a byte. They are read as signed ones, shifted by half
 # of the range.
@@ -52,8 +53,8 @@ def range_of(data: Any, dtype: torch.dtype) -> tuple[int, int] | None:
     code = _FORMATS.get(dtype)
     if code is None or not len(data):
         return None
-    if len(data) <= _FEW * dtype.itemsize:
-        values: Any = memoryview(data).cast(code)  # type: ignore[call-overload]  # pyright: ignore
+    if len(data) <= _FEW * dtype.itemsize:  # faster, as in a decoding step
+        values: Any = memoryview(data).cast(code)
         return min(values), max(values)
     signed = _SIGNED.get(dtype, dtype)
     lows, highs = [], []
@@ -137,13 +138,9 @@ class Encoder:
             return self._encode_joined(call, call.joined)
         inputs, outputs = call.inputs, call.outputs
         assert inputs is not None
-        record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
-        if call.duration_ns is not None:
-            record["duration_ns"] = call.duration_ns
+        record = _record_of(call)
         if call.error is not None:
             record["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
-        if call.outputs_missing is not None:
-            record["outputs_missing"] = call.outputs_missing
         sides = [inputs] if outputs is None else [inputs, outputs]
         for side in sides:
             wait_for_copies(side.places)
@@ -178,11 +175,7 @@ class Encoder:
         if template is None:
             template = self._new_template(*both)
             self._templates.keep(both, template)
-        record: dict[str, Any] = {
-            "time_ns": call.time_ns, "thread": call.thread, "duration_ns": call.duration_ns,
-        }  # fmt: skip
-        if call.outputs_missing is not None:
-            record["outputs_missing"] = call.outputs_missing
+        record = _record_of(call)
         header, stored, sides = template
         for name, leaves, facts, begin in sides:
             if leaves.ranged:
@@ -257,10 +250,9 @@ class Encoder:
             documents.append(document)
             if original != index:
                 continue
-            known = DTYPES.get(fact.dtype)
             if fact.missing is not None:
                 continue
-            if known is not None and known.is_integer:
+            if fact.dtype in INTEGERS:
                 ranged.append(index)
             if key is not None:
                 keys[key] = index
@@ -378,6 +370,16 @@ def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
 
 
 _SIDES = "inputs", "outputs"
+
+
+def _record_of(call: QueuedCall) -> dict[str, Any]:
+    """The record of a call, as far as it is not about its sides."""
+    record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
+    if call.duration_ns is not None:
+        record["duration_ns"] = call.duration_ns
+    if call.outputs_missing is not None:
+        record["outputs_missing"] = call.outputs_missing
+    return record
 
 
 def _tree(
