@@ -238,7 +238,9 @@ class CallHandler:
         pipeline = self._pipeline_of(call)
         if pipeline is None:
             return
-        if error is not None and type(error) is _stop_of_recomputation():
+        # torch.utils.checkpoint repeats a call for a gradient, and ends it when it has enough.
+        checkpoint = sys.modules.get("torch.utils.checkpoint")
+        if type(error) is getattr(checkpoint, "_StopRecomputationError", object):
             pipeline.drop(call, DropReason.TRACING)
             return
         if error is None:
@@ -301,13 +303,6 @@ def _reason_of(error: BaseException) -> DropReason:
     if isinstance(error, QueueFull):
         return DropReason.QUEUE_FULL
     return DropReason.INTERRUPTED if is_interrupt(error) else DropReason.INTERNAL
-
-
-def _stop_of_recomputation() -> Any:
-    """The class of what ends a call that ``torch.utils.checkpoint`` makes once more for a gradient,
-    as soon as it has what it needs; None if nobody uses that."""
-    module = sys.modules.get("torch.utils.checkpoint")
-    return getattr(module, "_StopRecomputationError", None)
 
 
 def _message(error: BaseException) -> str:

@@ -512,13 +512,13 @@ def help_of() -> dict[str, str]:
     # With use_attribute_docstrings, every import of the recorder would read the source, for 20 ms.
     [body] = ast.parse(inspect.getsource(Options)).body
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field, doc in itertools.pairwise(body.body):
         if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
             name = ast.unparse(field.target)
             text = _SPELLINGS[name].text
             if text:
-                says = " ".join(ast.literal_eval(doc.value).split())
-                sentence = says.partition(". ")[0].removesuffix(".").replace("`", "")
-                found[name] = f"{sentence[:1].lower()}{sentence[1:]}: {text}"
-    return found
+                description = " ".join(ast.literal_eval(doc.value).split())
+                sentence = description.partition(". ")[0].removesuffix(".").replace("`", "")
+                texts[name] = f"{sentence[:1].lower()}{sentence[1:]}: {text}"
+    return texts

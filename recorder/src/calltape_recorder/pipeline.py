@@ -87,7 +87,6 @@ class Pipeline:
         self._is_abandoned = False
         self._overwrite = overwrite
         self._on_new = on_new
-        self._manifest: Manifest | None = None
         self._deadline: float | None = None
         self._each_second_more = each_second
         flight = options.flight_recorder
@@ -155,17 +154,17 @@ class Pipeline:
             self.notices.warn(f"values: no argument matches {pattern!r}")
             self._omissions.unmatched.discard(pattern)  # told once
         self.snapshots.structures = Structures(self._on_new, self._omissions)
-        self._manifest = Manifest(
+        manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=now_ns(), producer=describe_producer(), target=target,
             policy=options.policy(), observed=observed, rank=rank_now(),
         )  # fmt: skip
-        self.segments.begin(self._manifest)
+        self.segments.begin(manifest)
         if options.write_ahead:
             stem = self.segments.first_path.removesuffix(".tape")
             self.write_ahead = WriteAhead(
-                stem, self._fresh_manifest, self.notices.complain, self.segments.budget,
-                self._overwrite, options.file_mode,
+                stem, lambda: manifest.model_copy(update={"created_ns": now_ns()}),
+                self.notices.complain, self.segments.budget, self._overwrite, options.file_mode,
             )  # fmt: skip
         if options.max_seconds is not None:
             self._deadline = time.monotonic() + options.max_seconds
@@ -338,10 +337,6 @@ class Pipeline:
         self.unkept.absorb(table)
         if novel_calls:
             self.novelty_lost(made_room=reason is DropReason.DELETED)
-
-    def _fresh_manifest(self) -> Manifest:
-        assert self._manifest is not None
-        return self._manifest.model_copy(update={"created_ns": now_ns()})
 
     def _each_second(self) -> None:
         self.unkept.fold()

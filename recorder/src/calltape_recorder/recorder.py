@@ -138,7 +138,9 @@ class Recorder:
             observed = Observed(since_ns=now_ns(), reason=FOUND) if running else None
             self._begin(pipeline, target, observed)
             self._names.set_root(module)
-            self._attachment = self._attached(module, pipeline)
+            self._attachment = self._put_on(module)
+            for warning in blind_spots(module, via):
+                pipeline.notices.warn(warning)
             if self._forks is None:
                 self._forks = lifecycle.fork_count()
             self._state = "recording"
@@ -296,21 +298,15 @@ class Recorder:
             self._control = self._control.renewed()
         return pipeline
 
-    def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
-        via = self._options.via
-        attachment: Attachment
-        if via == "method":
-            attachment = ReplacedMethod(module, self._options.method, self._handler)
-        else:
-            try:
-                attachment = HookPair(module, self._handler)
-            except Exception as error:
-                reason = f"cannot attach a recorder to a {type(module).__name__}: {error}"
-                advice = 'pass via="method", or record a module around it'
-                raise TapeError("usage", reason, path=self.path, advice=advice) from None
-        for says in blind_spots(module, via):
-            pipeline.notices.warn(says)
-        return attachment
+    def _put_on(self, module: Any) -> Attachment:
+        if self._options.via == "method":
+            return ReplacedMethod(module, self._options.method, self._handler)
+        try:
+            return HookPair(module, self._handler)
+        except Exception as error:
+            reason = f"cannot attach a recorder to a {type(module).__name__}: {error}"
+            advice = 'pass via="method", or record a module around it'
+            raise TapeError("usage", reason, path=self.path, advice=advice) from None
 
     def _check_attachment(self) -> None:
         """Warns if somebody took off what sees the calls."""

@@ -92,12 +92,12 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
         ) from None
     observing = Observing(recorder)
     reported = metrics.get_meter("calltape") if meter is None else meter
-    mine: list[Observing] = []
+    first: list[Observing] = []
     # One step, so no other thread makes the instruments too: OpenTelemetry warns if two have one
     # name, and cannot remove any.
-    observed = _of_meter.setdefault(reported, mine)
+    observed = _of_meter.setdefault(reported, first)
     observed.append(observing)
-    if observed is mine:
+    if observed is first:
         make: dict[str, Callable[..., object]] = {
             "counter": reported.create_observable_counter,
             "up_down_counter": reported.create_observable_up_down_counter,
@@ -151,15 +151,15 @@ def _reader(
     from opentelemetry.metrics import Observation
 
     def observations(_: CallbackOptions) -> Iterator[Observation]:
-        found: dict[int, Recorder] = {}  # a recorder that is observed twice is reported once
+        recorders: dict[int, Recorder] = {}  # a recorder that is observed twice is reported once
         for observing in list(observed):
             recorder = observing.recorder
             if recorder is not None:
-                found[id(recorder)] = recorder
+                recorders[id(recorder)] = recorder
             else:
                 with contextlib.suppress(ValueError):  # another thread removed it
                     observed.remove(observing)
-        for recorder in found.values():
+        for recorder in recorders.values():
             tape = {"calltape.tape": os.path.basename(recorder.path)}
             for value, attributes in values(recorder.stats()):
                 yield Observation(value, {**tape, **attributes})

@@ -145,13 +145,13 @@ def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
     return [member_header(name, size), *content, *((_ZEROS[:fill],) if fill else ())]
 
 
-def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
+def member_content(read: Callable[[int, int], bytes], member: Member) -> bytes:
     """The content of a msgpack member, as ``read(offset, size)`` gives it.
 
     Raises:
         TapeError: ``limit`` if it is too large, before it is read; ``damaged`` if it is not whole.
     """
-    _, offset, size = found
+    _, offset, size = member
     if size > most(MAX_MEMBER_BYTES):
         reason = f"a member has {size} bytes (at most {most(MAX_MEMBER_BYTES)})"
         raise TapeError("limit", reason)
@@ -198,11 +198,11 @@ def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Appen
     return Append(calls, parts, size, [NewGroup(blobs, numbers, times, head)], sum(sizes))
 
 
-def _joined(one: Append, two: Append) -> Append:
-    groups = one.groups + [group._replace(at=one.size + group.at) for group in two.groups]
+def _joined(first: Append, second: Append) -> Append:
+    groups = first.groups + [group._replace(at=first.size + group.at) for group in second.groups]
     return Append(
-        [*one.calls, *two.calls], one.parts + two.parts, one.size + two.size, groups,
-        one.blob_bytes + two.blob_bytes,
+        [*first.calls, *second.calls], first.parts + second.parts, first.size + second.size, groups,
+        first.blob_bytes + second.blob_bytes,
     )  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def _content(
 ) -> bytes | None:
     """The content of a group after its place; None if it has to be parted. ``back`` is the size of
     all blobs, which stand before it."""
-    known: dict[bytes, int] = {}
+    shared_at: dict[bytes, int] = {}
     placed: dict[int, dict[str, Any]] = {}  # by the identity of a tree: calls may share one
     records: list[bytes] = []
     pack = packing()
@@ -223,8 +223,8 @@ def _content(
             if tree is None:
                 continue
             if id(tree) not in placed:  # with the positions of its parts among the shared ones
-                structure = known.setdefault(tree["structure"], len(known))
-                leaves = known.setdefault(tree["leaves"], len(known))
+                structure = shared_at.setdefault(tree["structure"], len(shared_at))
+                leaves = shared_at.setdefault(tree["leaves"], len(shared_at))
                 placed[id(tree)] = {**tree, "structure": structure, "leaves": leaves}
             document[side] = placed[id(tree)]
         if size:
@@ -234,7 +234,7 @@ def _content(
             }  # fmt: skip
             back -= BLOCK + size + padding(size)
         records.append(pack(document))
-    shared = pack(list(known))
+    shared = pack(list(shared_at))
     total = len(shared) + sum(map(len, records))
     if total > MAX_GROUP_BYTES or (total > GROUP_BYTES and len(calls) > 1):
         return None

@@ -106,26 +106,28 @@ def attributes_of(value: object) -> Attributes:
     state = dict_of(value) or {}
     if len(state) > MAX_VALUES:
         return Attributes({}, f"more than {MAX_VALUES} values in one object")
-    found: dict[str, Any] = dict.copy(state)  # in one step: another thread may set attributes
-    if any(type(name) is not str for name in found):
+    attributes: dict[str, Any] = dict.copy(state)  # in one step: another thread may set attributes
+    if any(type(name) is not str for name in attributes):
         return Attributes({}, "attributes whose names are not texts")
     for name, slot in slots.items():
         try:
-            found.setdefault(name, slot.__get__(value))
+            attributes.setdefault(name, slot.__get__(value))
         except AttributeError:  # declared, but not set
             continue
-    return Attributes({name: held for name, held in found.items() if not _is_machinery(name)})
+    return Attributes(
+        {name: value_there for name, value_there in attributes.items() if not _is_machinery(name)}
+    )
 
 
 def names_beside(
-    value: object, known: Container[str] = (), *, none_is_absent: bool = False
+    value: object, described: Container[str] = (), *, none_is_absent: bool = False
 ) -> tuple[str, ...]:
     """The names of the attributes (in ``__dict__`` and slots) that an object has beside what is
     described of it: the elements of a list, the fields of a dataclass. At most the first 16.
 
     Args:
         value: an instance of any class. No code of the class runs.
-        known: the names that are described.
+        described: the names that are described.
         none_is_absent: whether an attribute that is None is left out.
     """
     cls: Any = type(value)
@@ -133,25 +135,25 @@ def names_beside(
     slots = slots_of(cls)
     if not state and not slots:
         return ()
-    found: list[str] = []
+    names: list[str] = []
     for name, held in dict.copy(state or {}).items():
-        if len(found) >= _MAX_BESIDE:
+        if len(names) >= _MAX_BESIDE:
             break
         if held is None and none_is_absent:
             continue
         if type(name) is not str or len(name) > _MAX_NAME:
-            found.append("?")
-        elif name not in known and not _is_machinery(name):
-            found.append(name)
+            names.append("?")
+        elif name not in described and not _is_machinery(name):
+            names.append(name)
     for name, slot in slots.items():
-        if name in known or _is_machinery(name):
+        if name in described or _is_machinery(name):
             continue
         try:
             slot.__get__(value)
         except AttributeError:  # declared, but not set
             continue
-        found.append(name)
-    return tuple(dict.fromkeys(found))[:_MAX_BESIDE]
+        names.append(name)
+    return tuple(dict.fromkeys(names))[:_MAX_BESIDE]
 
 
 def names_on_tensor(value: Any) -> tuple[str, ...]:

@@ -500,17 +500,17 @@ def _trouble_of(
     return None
 
 
-def _make_up(shapes: list[tuple[int, ...]], axis: int | None, whole: tuple[int, ...]) -> bool:
+def _make_up(shapes: list[tuple[int, ...]], axis: int | None, expected: tuple[int, ...]) -> bool:
     """Whether tensors of these shapes, one after another along an axis, have this shape. Without an
     axis there is one."""
     if axis is None:
-        return shapes == [whole]
-    if axis >= len(whole):
+        return shapes == [expected]
+    if axis >= len(expected):
         return False
     others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
-    lengths = [shape[axis] for shape in shapes if len(shape) == len(whole)]
-    is_one_form = others == {(*whole[:axis], *whole[axis + 1 :])}
-    return is_one_form and sum(lengths) == whole[axis]
+    lengths = [shape[axis] for shape in shapes if len(shape) == len(expected)]
+    is_one_form = others == {(*expected[:axis], *expected[axis + 1 :])}
+    return is_one_form and sum(lengths) == expected[axis]
 
 
 def _decoded(document: bytes) -> Manifest:

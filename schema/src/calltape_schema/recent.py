@@ -27,7 +27,7 @@ class Recent:
     def __init__(self, room: int = _ROOM, cost: int = _COST) -> None:
         self._room = room
         self._cost = cost
-        self._known: dict[Hashable, tuple[Any, int]] = {}
+        self._entries: dict[Hashable, tuple[Any, int]] = {}
         self._keys: list[Hashable] = []
         self._used = 0
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Recent:
 
     def get(self, key: Hashable) -> Any:
         """What was kept for a key; None if it was forgotten, or never there."""
-        found = self._known.get(key)
+        found = self._entries.get(key)
         return None if found is None else found[0]
 
     def once(self, key: Hashable, make: Callable[[], T], size: int | Callable[[T], int] = 0) -> T:
@@ -65,14 +65,14 @@ class Recent:
                 self._lock.release()
 
     def _add(self, key: Hashable, value: Any, size: int) -> None:
-        if key in self._known:  # another thread made it at the same time
+        if key in self._entries:  # another thread made it at the same time
             return
         keys = self._keys
         while keys and self._used + size > self._room:
             at = self._chance.randrange(len(keys))
             keys[at], keys[-1] = keys[-1], keys[at]
-            self._used -= self._known.pop(keys.pop())[1]
-        self._known[key] = value, size
+            self._used -= self._entries.pop(keys.pop())[1]
+        self._entries[key] = value, size
         keys.append(key)
         self._used += size
 

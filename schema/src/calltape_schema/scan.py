@@ -94,17 +94,17 @@ class Scan:
         self._tape = tape
         self._end, self._end_at = end, end_at
         self._index: Index | None = None
-        self._found = bytearray()  # per group of the index whether it was found
+        self._group_is_found = bytearray()  # per group of the index whether it was found
         self._passed = 0  # the groups of the index that the walk has come past
         self._read = Window(source).read
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._blob_bytes = 0  # of these
         self._highest = -1
-        self._known: Numbers | None = None  # as soon as a number is not the highest
+        self._numbers_before: Numbers | None = None  # as soon as a number is not the highest
         self.ascends = True
         self._raised: int | None = None  # how many calls, if that was counted
         self._walk(source, start, watch)
-        self._known = None
+        self._numbers_before = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -155,7 +155,7 @@ class Scan:
         if self._end is not None:
             try:
                 self._index = self._end.groups()
-                self._found = bytearray(len(self._index))
+                self._group_is_found = bytearray(len(self._index))
             except TapeError as error:
                 self.report(error.at(member=END_MEMBER))
                 self._index = Index(b"") if self._end.elsewhere else None
@@ -188,11 +188,11 @@ class Scan:
         elif self._blob is not None:
             self.unfinished = source.size - self._blob
 
-    def _add_counts(self, found: Member) -> None:
+    def _add_counts(self, member: Member) -> None:
         """Notes counts if they are the last ones. What cannot be read was being written when the
         process, or the machine, stopped: the ones before it stand in another place."""
         try:
-            counts = decode_counts(member_content(self._read, found))
+            counts = decode_counts(member_content(self._read, member))
         except TapeError as error:
             if error.kind in ("closed", "io"):
                 raise
@@ -201,10 +201,10 @@ class Scan:
         if counts.tape == self._tape and counts.number > known:
             self.counts = counts
 
-    def _no_end(self, found: Member) -> TapeError:
+    def _no_end(self, member: Member) -> TapeError:
         """Why an end does not seal the tape."""
         try:
-            tape = decode_end(member_content(self._read, found)).tape
+            tape = decode_end(member_content(self._read, member)).tape
         except TapeError as error:
             kind: Kind = "unsupported" if error.kind == "unsupported" else "damaged"
             return TapeError(kind, f"the end of the tape cannot be read: {error.reason}")
@@ -222,15 +222,15 @@ class Scan:
         elif self._blob is None:
             self._blob = error.offset
 
-    def _add_group(self, found: Member) -> None:
-        group = opened(member_content(self._read, found), found.offset, self._tape)
+    def _add_group(self, member: Member) -> None:
+        group = opened(member_content(self._read, member), member.offset, self._tape)
         table, size = group.table, group.documents.size
-        at = self._indexed(found.offset)
+        at = self._indexed(member.offset)
         first = len(self.numbers)
         if len(table) == CALL_BYTES:  # nearly each group of a paced recording
             number, time, place, low, high = only_entry(table, size)
             self._compare(at, 1, (number, number, time, time))
-            if self._known is None and number > self._highest:
+            if self._numbers_before is None and number > self._highest:
                 self._highest = number
             else:
                 self._expect_new((number,), ascends=True)
@@ -253,22 +253,22 @@ class Scan:
             self._lows += columns.lows
             self._highs += columns.highs
         self._firsts.append(first)
-        self.offsets.append(found.offset)
+        self.offsets.append(member.offset)
         if at is not None:
-            self._found[at] = 1
+            self._group_is_found[at] = 1
 
     def _expect_new(self, numbers: Sequence[int], *, ascends: bool) -> None:
         """Raises if the tape has one of these calls already."""
-        if self._known is None:
+        if self._numbers_before is None:
             if ascends and numbers[0] > self._highest:
                 self._highest = numbers[-1]
                 return
             # To hold all numbers takes longer than a walk: nearly always they ascend.
-            self._known, self.ascends = Numbers(self.numbers), False
-        if any(number in self._known for number in numbers):
+            self._numbers_before, self.ascends = Numbers(self.numbers), False
+        if any(number in self._numbers_before for number in numbers):
             raise TapeError("damaged", "a call of the group has the number of another one")
         for number in numbers:
-            self._known.add(number)
+            self._numbers_before.add(number)
 
     def _indexed(self, offset: int) -> int | None:
         """The position of a group in the index; None if there is no index."""
@@ -297,7 +297,7 @@ class Scan:
 
     def _end_sealed(self, end: End) -> None:
         known = {error.offset: at for at, error in enumerate(self.damage)}
-        for at, was_found in enumerate(self._found):
+        for at, was_found in enumerate(self._group_is_found):
             if self._index is not None and not was_found:
                 entry = self._index.entry(at)
                 self._lose(entry, known.get(entry.offset))
@@ -320,7 +320,7 @@ class Scan:
             self._passed += 1
             if offset == until:  # the walk is there
                 return
-            if self._found[at]:
+            if self._group_is_found[at]:
                 continue
             if offset % BLOCK:  # no member begins there
                 continue
@@ -339,21 +339,21 @@ class Scan:
             reason = f"{named}: by the index of the tape here, within another member"
             self.report(TapeError("damaged", reason, member=found.name, offset=offset))
 
-    def _lose(self, entry: IndexEntry, known: int | None) -> None:
+    def _lose(self, entry: IndexEntry, damage_at: int | None) -> None:
         """Says which calls were in a group that was not found. If damage is known there, which
         stands at this place of the list, it is told once."""
         lost = f"{entry.named} {'is' if entry.calls == 1 else 'are'} lost"
-        if known is None:
+        if damage_at is None:
             reason = f"{lost}: by the index of the tape, a group was here"
             error = LostCallsError("damaged", reason, offset=entry.offset)
             self.report(error)
         else:
-            old = self.damage[known]
+            old = self.damage[damage_at]
             error = LostCallsError(
                 old.kind, f"{lost}: {old.reason}",
                 member=old.member, offset=old.offset, advice=old.advice, problems=old.problems,
             )  # fmt: skip
-            self.damage[known] = error
+            self.damage[damage_at] = error
         error.calls, error.low, error.high = entry.calls, entry.low, entry.high
 
     def _compare_counts(self, end: End, *, is_whole: bool) -> None:
@@ -432,9 +432,9 @@ def stale_table(difference: str) -> TapeError:
     return TapeError("damaged", reason, member=END_MEMBER, advice=advice)
 
 
-def _difference_of(row: Row, found: list[int] | None) -> str | None:
+def _difference_of(row: Row, counted: list[int] | None) -> str | None:
     """In what a row differs from the calls that were found with its inputs."""
-    calls, lowest, highest, raised, _ = found or (0, 0, 0, 0, 0)
+    calls, lowest, highest, raised, _ = counted or (0, 0, 0, 0, 0)
     if calls != row.kept:
         return "calls have inputs more or less often than it says"
     if not calls:

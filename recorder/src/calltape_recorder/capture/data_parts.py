@@ -72,20 +72,20 @@ class DataKeys:
         left = dict(enumerate(tokens))
         leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
         is_whole = True
-        for found in sorted(dicts, key=lambda one: one.ends[0]):
-            place = found.ends[0].tokens - 1
+        for placed in sorted(dicts, key=lambda placed: placed.ends[0]):
+            place = placed.ends[0].tokens - 1
             if place not in left:
                 continue  # it stands at a key that is data
-            hashes = tuple(map(hash, found.token[1]))
-            lasting = self._lasting_at(found.path, hashes)
+            hashes = tuple(map(hash, placed.token[1]))
+            lasting = self._lasting_at(placed.path, hashes)
             if lasting is None:
                 continue
             is_whole = False
             names = tuple(
-                n for n, one in zip(found.token[1], hashes, strict=True) if one in lasting
+                n for n, hashed in zip(placed.token[1], hashes, strict=True) if hashed in lasting
             )
-            left[place] = ("data keys", names, found.token[2])
-            for key, begin, behind in zip(hashes, found.ends, found.ends[1:], strict=False):
+            left[place] = ("data keys", names, placed.token[2])
+            for key, begin, behind in zip(hashes, placed.ends, placed.ends[1:], strict=False):
                 if key not in lasting:
                     for token in range(begin.tokens, behind.tokens):
                         del left[token]
@@ -121,14 +121,14 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
     if tokens[0] != "outputs":  # the context of a call: the positional arguments follow
         walk.node(named)
     walk.node()
-    return walk.found
+    return walk.lists
 
 
 class _Walk:
     def __init__(self, tokens: tuple[Any, ...]) -> None:
         self._tokens = tokens
         self._at = 1  # after what tells the side
-        self.found: dict[int, bool] = {}
+        self.lists: dict[int, bool] = {}
 
     def node(self, named: int = 0) -> tuple[int, int]:
         """Goes over a node and all below it. Returns how many numbers without names it has, and how
@@ -173,5 +173,5 @@ class _Walk:
             more, others = self.node()
             plain, named = plain + more, named + others
         if plain + named > FEW_NUMBERS:
-            self.found[place] = plain > FEW_NUMBERS
+            self.lists[place] = plain > FEW_NUMBERS
         return plain, named

@@ -57,19 +57,19 @@ def fields_of(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that are set, read without running its code. For a field that is a
     property, the property stands."""
     state = dict_of(value) or {}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     cls: Any = type(value)
-    for name, own in _fields(cls):
-        if type(own) is MemberDescriptorType:  # of __slots__
+    for name, default in _fields(cls):
+        if type(default) is MemberDescriptorType:  # of __slots__
             try:
-                found[name] = own.__get__(value)
+                fields[name] = default.__get__(value)
             except AttributeError:  # declared, but not set
                 continue
         elif name in state:
-            found[name] = state[name]
-        elif own is not _MISSING:
-            found[name] = own
-    return found
+            fields[name] = state[name]
+        elif default is not _MISSING:
+            fields[name] = default
+    return fields
 
 
 @functools.lru_cache(maxsize=1024)

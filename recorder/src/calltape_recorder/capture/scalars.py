@@ -97,12 +97,9 @@ def array(walk: Walk, value: Any) -> None:
     walk.tokens.append(("ndarray", leaf))
 
 
-def none(walk: Walk, value: Any) -> None:
-    walk.tokens.append("none")
-
-
-def ellipsis(walk: Walk, value: Any) -> None:
-    walk.tokens.append("ellipsis")
+def always(token: Any) -> Visitor:
+    """A visitor for values that all have one token."""
+    return lambda walk, value: walk.tokens.append(token)
 
 
 def boolean(walk: Walk, value: Any) -> None:
@@ -214,10 +211,6 @@ def opaque(walk: Walk, value: Any, reason: str) -> None:
 
 def opaque_because(reason: str) -> Visitor:
     return lambda walk, value: opaque(walk, value, reason)
-
-
-def opaque_as(cls: type, reason: str) -> Visitor:
-    return lambda walk, value: walk.tokens.append(("opaque", cls, reason))
 
 
 def stand_in(cls: type) -> type:

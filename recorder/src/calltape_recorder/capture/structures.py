@@ -111,22 +111,22 @@ class Structures:
 
     def of(self, tokens: tuple[Any, ...]) -> Structure:
         """The structure of these tokens. It is built only if it is not remembered."""
-        known = self._known.get(tokens)
-        return self._built(tokens) if known is None else known
+        structure = self._known.get(tokens)
+        return self._built(tokens) if structure is None else structure
 
     def _built(self, tokens: tuple[Any, ...]) -> Structure:
         spelled = spell_out(tokens)
-        known = self._known.get(spelled)
-        if known is not None:
+        structure = self._known.get(spelled)
+        if structure is not None:
             with self._lock:
-                self._known.keep(tokens, known)
-            return known
+                self._known.keep(tokens, structure)
+            return structure
         builder = _Builder(spelled, self._omissions)
         built = builder.structure()
         with self._lock:
-            known = self._known.get(spelled)
-            if known is not None:  # another thread built it meanwhile
-                return known
+            structure = self._known.get(spelled)
+            if structure is not None:  # another thread built it meanwhile
+                return structure
             if builder.dicts:
                 built.core = self._data_keys.core_of(spelled, builder.dicts, builder.end())
             for key in {tokens, spelled}:
@@ -137,14 +137,14 @@ class Structures:
 
 def spell_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
     """The tokens with all that come again."""
-    found: list[Any] = []
+    spelled: list[Any] = []
     for token in tokens:
         if type(token) is tuple and token[0] == "again":
             _, width, times = token
-            found += found[-width:] * times
+            spelled += spelled[-width:] * times
         else:
-            found.append(token)
-    return tuple(found)
+            spelled.append(token)
+    return tuple(spelled)
 
 
 class _Position(NamedTuple):
@@ -372,15 +372,15 @@ class _Builder:
         not look like a name, its position stands for it."""
         if self._omissions is None:
             return keys
-        found: list[Any] = []
+        shown: list[Any] = []
         for index, key in enumerate(keys):
             stays = key in declared or is_name(key)
             if not stays and self._degree(at.below("", _readable(key))) != "nothing":
                 key = f"?{index}"
                 while key in keys:
                     key += "?"
-            found.append(key)
-        return found
+            shown.append(key)
+        return shown
 
     def _below(
         self, shown: Sequence[Any], keys: Sequence[Any], at: _Position

@@ -40,21 +40,19 @@ from calltape_recorder.capture.names import (
 from calltape_recorder.capture.scalars import (
     Visitor,
     Walk,
+    always,
     beside,
     boolean,
     byte_string,
     class_itself,
     complex_number,
     constant,
-    ellipsis,
     enum_member,
     floating,
     integer,
     jagged,
-    none,
     numpy_visitor,
     opaque,
-    opaque_as,
     opaque_because,
     stand_in,
     subclassed,
@@ -192,11 +190,11 @@ def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
 
 
 def _beside(
-    walk: Walk, value: Any, known: Container[str] = (), *, none_is_absent: bool = False
+    walk: Walk, value: Any, described: Container[str] = (), *, none_is_absent: bool = False
 ) -> None:
     """Notes the names of attributes that an output has and the tape does not describe."""
     if walk.nested is not None and not walk.context:
-        beside(walk, names_beside(value, known, none_is_absent=none_is_absent))
+        beside(walk, names_beside(value, described, none_is_absent=none_is_absent))
 
 
 def _sequence(kind: str, typed: bool = False) -> Visitor:
@@ -320,28 +318,28 @@ def _parts(kind: str) -> Visitor:
     return visitor
 
 
-def _items(held: Any) -> list[tuple[Any, Any]]:
+def _items(mapping: Any) -> list[tuple[Any, Any]]:
     """What a dict has, in its order."""
-    items = list(dict.items(held))
+    items = list(dict.items(mapping))
     # The order of an OrderedDict is not that of the dict that it is. To ask for it takes the hashes
     # of keys, which are no code of the application where all are texts or ints.
-    if issubclass(type(held), OrderedDict) and all(
+    if issubclass(type(mapping), OrderedDict) and all(
         type(key) is str or type(key) is int for key, _ in items
     ):
         with contextlib.suppress(RuntimeError, KeyError):  # another thread changes it
-            places = {id(key): place for place, key in enumerate(OrderedDict.__iter__(held))}
+            places = {id(key): place for place, key in enumerate(OrderedDict.__iter__(mapping))}
             items.sort(key=lambda item: places.get(id(item[0]), len(places)))
     return items
 
 
 def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> None:
     """Notes a dict, or an object whose dict is ``inner``."""
-    held: dict[Any, Any] = value if inner is None else inner
+    mapping: dict[Any, Any] = value if inner is None else inner
     # To look at a million keys would take half a second.
-    if dict.__len__(held) > walk.room():
+    if dict.__len__(mapping) > walk.room():
         _note_too_long(walk, value)
         return
-    items = _items(held)
+    items = _items(mapping)
     for key, _ in items:
         if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
             if walk.module_names is not None:
@@ -362,13 +360,13 @@ def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> Non
 
 def _wrapper(walk: Walk, value: Any) -> None:
     """Describes a ``UserDict``, a ``UserList`` or a view of a dict by what it holds."""
-    held = wrapped_in(value)
-    if held is None:
+    content = wrapped_in(value)
+    if content is None:
         opaque(walk, value, "it holds no plain dict or list")
-    elif issubclass(type(held), dict):
-        _mapping(walk, value, held)
+    elif issubclass(type(content), dict):
+        _mapping(walk, value, content)
     else:
-        children = tuple(list.__iter__(held))
+        children = tuple(list.__iter__(content))
         if _enter(walk, value, len(children)):
             _beside(walk, value, ("data",))
             walk.tokens.append(("list", len(children), type(value)))
@@ -377,15 +375,15 @@ def _wrapper(walk: Walk, value: Any) -> None:
 
 def _fields(
     walk: Walk, value: Any, kind: str, names: tuple[Any, ...], children: tuple[Any, ...],
-    known: Container[str] | None = None,
+    described: Container[str] | None = None,
 ) -> None:  # fmt: skip
     """Describes an object by these attributes. ``known`` is None if the object has no others."""
     if not names_fit(names):
         opaque(walk, value, "attributes whose names are not short texts")
     elif _enter(walk, value, len(names)):
-        if known is not None:
+        if described is not None:
             # In a model output of transformers, a field that is not set is an attribute with None.
-            _beside(walk, value, known, none_is_absent=issubclass(type(value), dict))
+            _beside(walk, value, described, none_is_absent=issubclass(type(value), dict))
         walk.tokens.append((kind, names, type(value)))
         _children(walk, value, children)
 
@@ -495,8 +493,8 @@ _tuple_subclass = _sequence("tuple", typed=True)
 _plain_visitors: dict[type, Visitor] = {
     torch.Tensor: tensor,
     torch.nn.Parameter: tensor,
-    type(None): none,
-    type(Ellipsis): ellipsis,
+    type(None): always("none"),
+    type(Ellipsis): always("ellipsis"),
     bool: boolean,
     int: integer,
     float: floating,
@@ -552,7 +550,7 @@ def _visitor_of(value: Any) -> Visitor:
     could run the application's code."""
     cls = type(value)
     if has_own_hash(cls):
-        return opaque_as(stand_in(cls), "a class whose hash is code")
+        return always(("opaque", stand_in(cls), "a class whose hash is code"))
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
         # This is not remembered, because the application can take a registration back.
         known = _known_container(cls)

@@ -37,12 +37,8 @@ class _Thread(Local):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        self._mark = _ThreadMark()
+        self._mark = set[None]()  # anything that has weak references
         self.thread_alive = weakref.ref(self._mark)
-
-
-class _ThreadMark:
-    __slots__ = ("__weakref__",)
 
 
 _this_thread = _Thread()

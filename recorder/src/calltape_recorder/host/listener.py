@@ -202,12 +202,12 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
 
 
 @skip_frame
-def notify(method: Callable[[Any, Any], Any], listener: Listener, one: Any, other: Any) -> Any:
+def notify(method: Callable[[Any, Any], Any], listener: Listener, call: Any, value: Any) -> Any:
     """Tells the listener of a call; ``what`` is a method of it, which gets these two. The result is
     that of the method; None if it raised."""
     previous = off(None)
     try:
-        return method(one, other)
+        return method(call, value)
     except BaseException as error:
         try:
             if is_interrupt(error):

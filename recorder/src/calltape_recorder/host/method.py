@@ -41,50 +41,54 @@ from calltape_recorder.threads import Count
 from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_of
 
 
-def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
+def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     """Whether a callable may call another one, as what it wraps, binds or closes over says. In
     doubt, it may. Nothing is called.
 
     Args:
-        found: a callable.
+        start: a callable.
         sought: the one that it may call.
         state: the attributes of an object, of which the code of ``found`` may use some by name.
     """
-    waiting, seen = [found], set[int]()
+    waiting, seen = [start], set[int]()
     while waiting:
-        one = waiting.pop()
-        if one is sought or len(seen) > MAX_SEARCHED:
+        candidate = waiting.pop()
+        if candidate is sought or len(seen) > MAX_SEARCHED:
             return True
-        if id(one) in seen:
+        if id(candidate) in seen:
             continue
-        references = _references_of(one, state)
+        references = _references_of(candidate, state)
         if references is None:
-            if one is found:
+            if candidate is start:
                 return True  # it is of C code, for example
             continue
-        seen.add(id(one))
+        seen.add(id(candidate))
         waiting += references
     return False
 
 
-def _references_of(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
+def _references_of(value: Any, state: Mapping[str, Any]) -> list[Any] | None:
     """What an object holds; None if nobody knows."""
-    kind = type(one)
+    kind = type(value)
     if kind is types.MethodType:
-        return [one.__func__]
+        return [value.__func__]
     if issubclass(kind, functools.partial):
-        return [one.func, *one.args, *one.keywords.values()]
+        return [value.func, *value.args, *value.keywords.values()]
     if kind is list or kind is tuple:
-        return list(one)
+        return list(value)
     if kind is not FunctionType:
-        attributes = dict_of(one)
+        attributes = dict_of(value)
         return None if attributes is None else list(dict.copy(attributes).values())
-    found = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *vars(one).values()]
-    found += [state[name] for name in one.__code__.co_names if name in state]
-    for cell in one.__closure__ or ():
+    references = [
+        *(value.__defaults__ or ()),
+        *(value.__kwdefaults__ or {}).values(),
+        *vars(value).values(),
+    ]
+    references += [state[name] for name in value.__code__.co_names if name in state]
+    for cell in value.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is empty
-            found.append(cell.cell_contents)
-    return found
+            references.append(cell.cell_contents)
+    return references
 
 
 @breaks_graph

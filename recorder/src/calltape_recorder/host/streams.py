@@ -162,9 +162,9 @@ def _is_new(value: Any, kind: DeferredKind) -> bool:
 
 
 @skip_frame
-def _named(outer: Any, own: Any) -> Any:
-    outer.__name__ = own.__name__
-    outer.__qualname__ = own.__qualname__
+def _named(outer: Any, inner: Any) -> Any:
+    outer.__name__ = inner.__name__
+    outer.__qualname__ = inner.__qualname__
     return outer
 
 

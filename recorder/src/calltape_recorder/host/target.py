@@ -55,12 +55,12 @@ def outside_state(target: Any, method: str) -> tuple[str, ...]:
     """The variables of modules (``engine.context._current``) that the code of a recorded method
     reads, and that functions of these modules set or change; at most eight."""
     try:
-        return tuple(dict.fromkeys(_found(target, method)))[:MAX_OUTSIDE]
+        return tuple(dict.fromkeys(_outside_names(target, method)))[:MAX_OUTSIDE]
     except Exception:  # objects of the application may be anything
         return ()
 
 
-def _found(target: Any, method: str) -> Iterator[str]:
+def _outside_names(target: Any, method: str) -> Iterator[str]:
     waiting: deque[FunctionType] = deque(_methods(target, method))
     known = set(map(id, waiting))
     changed: dict[int, frozenset[str]] = {}
@@ -111,12 +111,12 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 def _changed_in(names: Mapping[str, Any]) -> frozenset[str]:
     """The variables of a module that its functions set, or whose content they change."""
-    found: set[str] = set()
+    changed: set[str] = set()
     for value in list(names.values()):
         function = getattr(value, "__wrapped__", value) if type(value) is FunctionType else None
         if type(function) is FunctionType and function.__globals__ is names:
-            found.update(_changed_by(function.__code__))
-    return frozenset(found)
+            changed.update(_changed_by(function.__code__))
+    return frozenset(changed)
 
 
 def _changed_by(code: CodeType) -> Iterator[str]:
@@ -149,7 +149,7 @@ def owner_of(target: Any, path: str | None = None) -> tuple[Any, str | None]:
         TapeError: ``usage`` if there is no such name, or a function is no module's attribute.
     """
     if isinstance(target, str):
-        return _named(target, path)
+        return _owner_by_name(target, path)
     if inspect.ismethod(target):
         return target.__self__, target.__name__
     if not inspect.isroutine(target):
@@ -165,7 +165,7 @@ def owner_of(target: Any, path: str | None = None) -> tuple[Any, str | None]:
     )  # fmt: skip
 
 
-def _named(target: str, path: str | None) -> tuple[Any, str | None]:
+def _owner_by_name(target: str, path: str | None) -> tuple[Any, str | None]:
     module, colon, attributes = target.partition(":")
     try:
         owner: Any = None
@@ -284,21 +284,21 @@ def _signature(function: Any, omits_values: bool) -> tuple[Parameter, ...] | Non
         return None
     if len(parameters) > MAX_PARAMETERS:
         return None
-    made: dict[str, Parameter] = {}
+    described: dict[str, Parameter] = {}
     for parameter in parameters:
         default = cast("Any", parameter.default)
         has_default = default is not inspect.Parameter.empty
         fits = has_default and is_public_default(default, parameter.name, omits_values=omits_values)
         name = parameter.name[:MAX_NAME_CHARACTERS]
-        made[name] = Parameter(
+        described[name] = Parameter(
             name=name,
             kind=parameter.kind.name,  # type: ignore[arg-type]
             has_default=has_default,
             default=default if fits else None,  # pyright: ignore[reportArgumentType]
             default_missing=has_default and not fits,
         )
-    is_cut = len(made) < len(parameters)
-    return None if is_cut else tuple(made.values())
+    is_cut = len(described) < len(parameters)
+    return None if is_cut else tuple(described.values())
 
 
 # Calls of a module that will not be seen. That is said at attach(), with how to see them.

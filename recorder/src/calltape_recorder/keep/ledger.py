@@ -223,11 +223,6 @@ class Ledger:
             is_last = self._max_calls is not None and self.accepted >= self._max_calls
             return self._stopped or (DropReason.MAX_CALLS if is_last else None)
 
-    @property
-    def paused(self) -> bool:
-        """Whether calls are only counted for now."""
-        return self._paused
-
     def pause(self, paused: bool) -> None:
         """From now on only counts calls, or records them again."""
         with self.lock:

@@ -125,7 +125,7 @@ class _Decider:
                 return False
             # After a start anew, nothing that was kept before may come back.
             current = self._kinds.get(kind)
-            if current is None and evidence.is_empty:
+            if current is None and not evidence.constants:
                 current = self._kinds[kind] = evidence
             if current is not None:
                 self._exact.add(exact)
@@ -173,28 +173,26 @@ _NUMBERS_OF_PATTERN = 16  # the rough memory of a pattern without its numbers
 
 
 class _KindEvidence:
-    """What the kept calls of one kind have shown: of one structure with the same dtypes and
-    ranks."""
+    """What the kept calls of one kind have shown: of one structure with the same dtypes and ranks.
+
+    Attributes:
+        constants: hashes of those of the kept calls; there are none before the first.
+    """
 
     def __init__(self, growth: tuple[int, int]) -> None:
         self._growth = growth
-        self._constants: set[int] = set()  # hashes
+        self.constants: set[int] = set()
         self._patterns: dict[int, _Pattern] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no call of it was kept yet."""
-        return not (self._constants or self._patterns)
 
     def news(self, numbers: list[int], constants: int, *, may_grow: bool) -> _News | None:
         """What to remember if this call is kept; None if it adds no evidence. ``constants`` is a
         hash. What takes more numbers is evidence only if ``may_grow`` is true."""
-        is_new = constants not in self._constants and len(self._constants) < MAX_NOVELTY_CONSTANTS
+        is_new = constants not in self.constants and len(self.constants) < MAX_NOVELTY_CONSTANTS
         places: dict[int, int] = {}
         which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
         values = list(places)
         # Calls with other constants belong to another program, and are no evidence for this one.
-        own = constants if is_new or constants in self._constants else None
+        own = constants if is_new or constants in self.constants else None
         key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
         known = self._patterns.get(key)
         if known is not None:
@@ -206,8 +204,8 @@ class _KindEvidence:
     def add(self, news: _News) -> int:
         """Remembers a call that is kept. Returns how many numbers that takes."""
         constants, key, pattern = news
-        if len(self._constants) < MAX_NOVELTY_CONSTANTS:
-            self._constants.add(constants)
+        if len(self.constants) < MAX_NOVELTY_CONSTANTS:
+            self.constants.add(constants)
         if pattern is None:
             return 0
         # Another thread may have kept a call of the pattern meanwhile. If that is forgotten here, a

@@ -298,9 +298,9 @@ def settled(verdict: Verdict) -> int:
 
 def start_over(decider: Decider) -> None:
     """Tells a decider that kept calls were lost."""
-    told = getattr(decider, "start_over", None)
-    if told is not None:
-        told()
+    forget = getattr(decider, "start_over", None)
+    if forget is not None:
+        forget()
 
 
 class _Pair:
@@ -319,19 +319,19 @@ class _Pair:
         right = self._right(number, view)
         if not (left and right):
             return right
-        if callable(left) or callable(right):
-            return partial(_settled_both, left, right)
-        return max(left, right)
+        if not (callable(left) or callable(right)):
+            return max(left, right)
+
+        def settled_both() -> int:
+            first = settled(left)
+            second = first and settled(right)
+            return second and max(first, second)
+
+        return settled_both
 
     def start_over(self) -> None:
         start_over(self._left)
         start_over(self._right)
-
-
-def _settled_both(left: Verdict, right: Verdict) -> int:
-    first = settled(left)
-    second = first and settled(right)
-    return second and max(first, second)
 
 
 class _StructureLimit:

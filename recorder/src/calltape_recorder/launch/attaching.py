@@ -71,7 +71,7 @@ def _follow_instances(
     """Records every instance of the class and its subclasses: the ones that exist, and the ones
     that are made from now on. Copies are not recorded, because a copy does not run ``__init__``.
     If there was none, ``is_command`` tells that this process says so at its end."""
-    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+    instances: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
     lock = RLock()  # a finalizer may make an instance while this thread has the lock
     count = 0
 
@@ -86,9 +86,9 @@ def _follow_instances(
         nonlocal count
         try:
             with lock:
-                if known.get(id(instance)) is instance or count >= MAX_INSTANCES:
+                if instances.get(id(instance)) is instance or count >= MAX_INSTANCES:
                     return
-                known[id(instance)] = instance
+                instances[id(instance)] = instance
                 count += 1
                 last = count == MAX_INSTANCES
             _start(instance, directory, options, running=running)

@@ -132,15 +132,15 @@ class Buffers:
         # In steps of an eighth of a power of two, distinct sizes are few, and little is wasted.
         step = max(SMALL_BYTES, 1 << max(nbytes.bit_length() - 4, 0))
         size = -(-nbytes // step) * step
-        gone: list[Buffer] = []
+        freed: list[Buffer] = []
         with self.lock:
             self._count_lost()
             with contextlib.suppress(LookupError):
                 buffer = self._idle[size].pop()
                 buffer.users = 1
                 return buffer
-            self._make_room(gone, size)
-        _let_go(gone)
+            self._make_room(freed, size)
+        _empty(freed)
         buffer = self._make(size)
         with self.lock:
             buffer.lost, self.nbytes = self._lost, self.nbytes + size  # no interrupt comes between
@@ -154,7 +154,7 @@ class Buffers:
     def give_back(self, buffer: Buffer, users: int = 1) -> None:
         """Makes a buffer available again when its last user gives it back, or frees it if there are
         too many."""
-        gone: list[Buffer] = []
+        freed: list[Buffer] = []
         with self.lock:
             buffer.users -= users
             if buffer.users > 0:
@@ -165,33 +165,33 @@ class Buffers:
             idle = self._idle.pop(buffer.size, [])
             self._idle[buffer.size] = idle
             idle.append(buffer)
-            self._make_room(gone, 0)
-        _let_go(gone)
+            self._make_room(freed, 0)
+        _empty(freed)
 
     def clear(self) -> None:
         """Frees every idle buffer."""
-        gone: list[Buffer] = []
+        freed: list[Buffer] = []
         with self.lock:
             self._count_lost()
             for size in list(self._idle):
-                while self._drop(size, gone):
+                while self._drop(size, freed):
                     pass
-        _let_go(gone)
+        _empty(freed)
 
     def _count_lost(self) -> None:
         while self._lost:
             self.nbytes -= self._lost.popleft()
 
-    def _make_room(self, gone: list[Buffer], nbytes: int) -> None:
+    def _make_room(self, freed: list[Buffer], nbytes: int) -> None:
         """Takes idle buffers out until ``nbytes`` more fit. Sizes that were not used for longest go
         first."""
         while self.nbytes + nbytes > self._max:
             size = next(iter(self._idle), None)
             if size is None:
                 return
-            self._drop(size, gone)
+            self._drop(size, freed)
 
-    def _drop(self, size: int, gone: list[Buffer]) -> bool:
+    def _drop(self, size: int, freed: list[Buffer]) -> bool:
         """Takes one idle buffer of this size out; False if there was none."""
         try:
             buffer = self._idle[size].pop()
@@ -199,13 +199,13 @@ class Buffers:
             self._idle.pop(size, None)
             return False
         buffer.lost, self.nbytes = None, self.nbytes - size  # no interrupt comes between
-        gone.append(buffer)
+        freed.append(buffer)
         return True
 
 
-def _let_go(gone: list[Buffer]) -> None:
-    while gone:
-        gone.pop().empty()
+def _empty(freed: list[Buffer]) -> None:
+    while freed:
+        freed.pop().empty()
 
 
 # The copied bytes of one leaf, and who owns their memory.

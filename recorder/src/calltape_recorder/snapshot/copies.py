@@ -51,7 +51,7 @@ _Tensor = torch.Tensor
 
 def copy_leaves(
     leaves: list[Any], facts: SideFacts, buffers: HostMemory,
-    found: Sequence[EarlierCopy | None] | None = None,
+    earlier_copies: Sequence[EarlierCopy | None] | None = None,
 ) -> SideCopies:  # fmt: skip
     """Copies every leaf that has a size. ``found`` has the copies that were made of them before.
 
@@ -61,13 +61,13 @@ def copy_leaves(
     places: list[Any] = [None] * len(leaves)
     if not facts.nbytes:
         return places, b""
-    spans = [] if found is None else [0] * 5 * len(leaves)
+    spans = [] if earlier_copies is None else [0] * 5 * len(leaves)
     large: list[int] = []
     distant: list[int] = []
     for at, (leaf, fact, size) in enumerate(zip(leaves, facts.per_leaf, facts.sizes, strict=True)):
         if not size:
             continue
-        earlier = None if found is None else found[at]
+        earlier = None if earlier_copies is None else earlier_copies[at]
         if earlier is not None:
             places[at], spans[5 * at : 5 * at + 5] = earlier.memory, earlier.span
         elif fact.direct == "cpu":
@@ -96,17 +96,17 @@ def pieces_of(places: Sequence[Any], spans: bytes) -> Sequence[Any]:
     """Per leaf its copy, as the writer reads it."""
     if not spans:
         return places
-    found: list[Any] = []
+    pieces: list[Any] = []
     numbers = memoryview(spans).cast("q")
     for at, place in enumerate(places[: len(numbers) // 5]):  # there may be more to release
-        one, two, width, count, axis = numbers[5 * at : 5 * at + 5]
+        first, second, width, count, axis = numbers[5 * at : 5 * at + 5]
         if width:
-            found.append(Grown(place, one, two, width, count, axis))
+            pieces.append(Grown(place, first, second, width, count, axis))
         elif isinstance(place, Buffer | Landing):
-            found.append(Piece(place.view[one : one + two], place, one))
+            pieces.append(Piece(place.view[first : first + second], place, first))
         else:
-            found.append(place)
-    return found
+            pieces.append(place)
+    return pieces
 
 
 def joined_bytes(leaves: Iterable[Any], arrays: Iterable[Any]) -> bytes:
@@ -133,7 +133,7 @@ def joined(pieces: Iterable[Any]) -> list[Any]:
     begin = end = 0
     for piece in pieces:
         if type(piece) is Grown and piece.strip >= SMALL_BYTES:  # to join long strips takes a copy
-            parts += piece.parts
+            parts += piece.strips_from(0)
             owner = None
             continue
         if type(piece) is not Piece or not isinstance(piece.owner, Buffer | Landing):

@@ -79,11 +79,15 @@ class EarlierCopy(NamedTuple):
         return self.place.memory if type(self.place) is Strips else self.place
 
 
-class SharedMemory(Protocol):
-    """The memory of the queue, as far as copies of several calls take it."""
+class QueueMemory(Protocol):
+    """The memory of the queue: of calls, and of copies that several calls share."""
 
     max_bytes: int
     shared_bytes: int
+
+    def reserve(self, call: Any, nbytes: int) -> bool:
+        """Reserves bytes for a call; False if not so many are left."""
+        ...
 
     def reserve_shared(self, nbytes: int) -> bool:
         """Reserves bytes for a copy that later calls may share; False if not so many are left."""
@@ -102,7 +106,7 @@ class EarlierCopies:
         memory: the memory of the queue. The copies leave when calls need it.
     """
 
-    def __init__(self, buffers: Buffers, memory: SharedMemory) -> None:
+    def __init__(self, buffers: Buffers, memory: QueueMemory) -> None:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._buffers = buffers
         self._memory = memory
@@ -116,7 +120,7 @@ class EarlierCopies:
         for any. Whoever gets a copy in a pooled buffer gives it back, as any piece."""
         if not self._by_address:
             return None
-        found: list[EarlierCopy | None] = [None] * len(leaves)
+        copies: list[EarlierCopy | None] = [None] * len(leaves)
         are_there, are_few = False, len(leaves) <= MAX_GROWING_TENSORS
         for at, (leaf, fact, shape, size) in enumerate(
             zip(leaves, facts.per_leaf, facts.shapes, facts.sizes, strict=True)
@@ -131,12 +135,12 @@ class EarlierCopies:
             if copy is None and are_few:
                 copy = self._grown(address, fact, shape, size)
             if copy is not None:
-                found[at], are_there = copy, True
-        return found if are_there else None
+                copies[at], are_there = copy, True
+        return copies if are_there else None
 
     def keep(
         self, leaves: Sequence[Any], facts: SideFacts, copies: SideCopies,
-        found: Sequence[EarlierCopy | None] | None,
+        earlier_copies: Sequence[EarlierCopy | None] | None,
     ) -> bytes:  # fmt: skip
         """Remembers the copies of one side, but for those that :meth:`find` found.
 
@@ -149,7 +153,7 @@ class EarlierCopies:
         for at, (leaf, fact, shape, size) in enumerate(
             zip(leaves, facts.per_leaf, facts.shapes, facts.sizes, strict=True)
         ):
-            earlier = None if found is None else found[at]
+            earlier = None if earlier_copies is None else earlier_copies[at]
             if earlier is None:
                 if size < FEWEST_BYTES or fact.direct != "cpu":
                     continue

@@ -71,18 +71,14 @@ class Grown(NamedTuple):
     @property
     def data(self) -> bytearray:
         """All its bytes, joined."""
-        return bytearray().join(self.parts)  # torch warns of bytes that cannot be changed
-
-    @property
-    def parts(self) -> list[Any]:
-        """All its bytes, strip for strip."""
-        return self._between(0)
+        return self.tail(0)  # torch warns of bytes that cannot be changed
 
     def tail(self, begin: int) -> bytearray:
         """The bytes of each strip from this one on, joined."""
-        return bytearray().join(self._between(begin))
+        return bytearray().join(self.strips_from(begin))
 
-    def _between(self, begin: int) -> list[Any]:
+    def strips_from(self, begin: int) -> list[Any]:
+        """The bytes of each strip from this one on."""
         memory = memoryview(self.memory)
         starts = range(0, self.strips * self.width, self.width)
         return [memory[at + begin : at + self.strip] for at in starts]
@@ -157,20 +153,20 @@ def address_of_copy(place: Any, span: Span) -> int:
 
 
 def _each_strip(
-    function: Any, one: int, one_step: int, other: int, other_step: int, count: int, size: int
+    function: Any, left: int, left_step: int, right: int, right_step: int, count: int, size: int
 ) -> bool:
     """Calls a function with the addresses of two strips and the size of both, for each
     strip. False, at once, if it gives anything but zero or None. Steps and size are above 0."""
     if count * size <= _STEP:
-        ones = range(one, one + count * one_step, one_step)
-        others = range(other, other + count * other_step, other_step)
-        return not any(map(function, ones, others, repeat(size)))
+        lefts = range(left, left + count * left_step, left_step)
+        rights = range(right, right + count * right_step, right_step)
+        return not any(map(function, lefts, rights, repeat(size)))
     for _ in range(count):
         for at in range(0, size, _STEP):
-            if function(one + at, other + at, min(_STEP, size - at)):
+            if function(left + at, right + at, min(_STEP, size - at)):
                 return False
-        one += one_step
-        other += other_step
+        left += left_step
+        right += right_step
     return True
 
 

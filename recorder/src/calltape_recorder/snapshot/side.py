@@ -65,9 +65,9 @@ class Side:
 
 def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
     """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
-    found: list[bytearray | None] = []
+    parts: list[bytearray | None] = []
     begin = 0
     for size in sizes:
-        found.append(bytearray(joined[begin : begin + size]) if size else None)
+        parts.append(bytearray(joined[begin : begin + size]) if size else None)
         begin += size
-    return found
+    return parts

@@ -30,6 +30,7 @@ from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
     Outline,
+    is_plain,
     keys_of,
     keys_of_all,
     lasting,
@@ -89,7 +90,13 @@ class SideGuards:
         if own_guards:
             self._check = Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         else:
-            self._shared_check = _guards_of_any_size(structure, leaves)
+            # All but sizes and strides, so that one with other sizes need not make new ones.
+            check = structure.check
+            if check is None or not check(*leaves):
+                any_size = [[None] * leaf.dim() for leaf in leaves]
+                guards = Guards(*leaves, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size)
+                check = structure.check = guards.check
+            self._shared_check: Callable[..., bool] = check
         self.cached = cached
         self.facts = facts
         self.template: Side | None = None
@@ -215,16 +222,6 @@ class SideGuards:
         return len(set(map(id, memories))) == len(memories)
 
 
-def _guards_of_any_size(structure: Structure, leaves: Sequence[Any]) -> Callable[..., bool]:
-    """Guards that know of such leaves all but sizes and strides."""
-    check = structure.check
-    if check is None or not check(*leaves):
-        any_size = [[None] * leaf.dim() for leaf in leaves]
-        guards = Guards(*leaves, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size)
-        check = structure.check = guards.check
-    return check
-
-
 def _is_below_autograd() -> bool:
     """Whether guards that are made now cannot see the dispatch keys of autograd. By these keys,
     inference tensors differ from other tensors."""
@@ -278,7 +275,7 @@ class CachedSide:
         if self._last_facts != facts.per_leaf:
             self._last_facts = facts.per_leaf
             return None
-        if not facts.is_plain:
+        if facts.same is not None or not all(map(is_plain, facts.per_leaf)):
             return None
         try:
             own_guards = is_consecutive or len(leaves) <= _FEW

@@ -28,7 +28,6 @@ from calltape_recorder.snapshot.facts import (
     is_contiguous,
     is_inference,
     is_neg,
-    is_plain,
     keys_of,
     numel,
     shape_like,
@@ -71,11 +70,6 @@ class SideFacts:
         self.is_on_cuda = any(fact.direct == "cuda" for fact in per_leaf)
         self.same = same
         self.storages = storages
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all are plain tensors that are copied as they lie, each with its own memory."""
-        return self.same is None and all(map(is_plain, self.per_leaf))
 
 
 _CAPTURED = "a CUDA graph is being captured"

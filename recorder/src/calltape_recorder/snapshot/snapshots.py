@@ -6,7 +6,7 @@ are not read again. All of this runs in the application's thread, within its cal
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,7 @@ from calltape_recorder.capture.walk import Walked, capture_inputs, capture_outpu
 from calltape_recorder.snapshot.call import Call
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes
 from calltape_recorder.snapshot.device_copies import HostMemory
-from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, EarlierCopies, SharedMemory
+from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, EarlierCopies, QueueMemory
 from calltape_recorder.snapshot.facts import Outline, outline_of, with_ints
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.snapshot.side_cache import CachedSide, SideCache, SideGuards
@@ -33,14 +33,6 @@ _make = tuple.__new__  # makes a named tuple faster than its class does
 
 class QueueFull(Exception):  # noqa: N818 - a signal between functions, not an error
     """The call does not fit into the memory that the queue may use."""
-
-
-class QueueMemory(SharedMemory, Protocol):
-    """The memory of the queue."""
-
-    def reserve(self, call: Call, nbytes: int) -> bool:
-        """Reserves bytes for a call; False if not so many are left."""
-        ...
 
 
 class CapturedSide(NamedTuple):

@@ -49,6 +49,7 @@ class ClosedSegments:
 
     Attributes:
         deleted: the numbers of the files that were deleted.
+        nbytes: of the files. There may be thousands, and every append asks: so it is a sum.
         unsealed: the files that wait for their ends.
     """
 
@@ -65,14 +66,8 @@ class ClosedSegments:
         self.deleted: FileNumbers = ()
         self._all: list[ClosedSegment] = []
         self._cursor = 0
-        self._nbytes = 0
+        self.nbytes = 0
         self.unsealed: list[ClosedSegment] = []
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes they have. It is asked for with every append, and there may be thousands
-        of files: so it is a sum that is kept."""
-        return self._nbytes
 
     @property
     def count(self) -> int:
@@ -84,7 +79,7 @@ class ClosedSegments:
         counted = tape.table.totals().seen
         closed = ClosedSegment(tape, number, accounts, counted, time.monotonic())
         self._all.append(closed)
-        self._nbytes += tape.size
+        self.nbytes += tape.size
         self.unsealed.append(closed)
 
     def seal(self) -> OSError | None:
@@ -107,7 +102,7 @@ class ClosedSegments:
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
                 self._notices.tell("sealed", says)
-            self._nbytes += tape.size - before
+            self.nbytes += tape.size - before
             self.unsealed.pop(0)
             tape.close()
         return None
@@ -178,7 +173,7 @@ class ClosedSegments:
 
     def _remove(self, closed: ClosedSegment) -> None:
         self._all.remove(closed)
-        self._nbytes -= closed.tape.size
+        self.nbytes -= closed.tape.size
 
 
 def _only_counted(calls: int) -> InputsTable:

@@ -144,25 +144,25 @@ class Encoder:
         sides = [inputs] if outputs is None else [inputs, outputs]
         for side in sides:
             wait_for_copies(side.places)
-        known = [self._leaves_of(inputs)]
+        encoded = [self._leaves_of(inputs)]
         if outputs is not None:
             shared = None
             if inputs.origins and outputs.origins:
                 shared = _shared_keys(inputs, outputs)
-            known.append(self._leaves_of(outputs, shared))
+            encoded.append(self._leaves_of(outputs, shared))
         pieces = [side.pieces() for side in sides]
-        for name, side, leaves, copies in zip(_SIDES, sides, known, pieces, strict=False):
+        for name, side, leaves, copies in zip(_SIDES, sides, encoded, pieces, strict=False):
             record[name] = _tree(leaves, side.facts, side.scalars, copies)
-        scalars, key = _NO_SCALARS, known[0].inputs
+        scalars, key = _NO_SCALARS, encoded[0].inputs
         if inputs.scalars:
             scalars = self._pack(record["inputs"]["scalars"])
-            key = signature_of(inputs.structure.encoded, known[0].encoded, scalars)
-        stored, tails, at = self._placed(call.number, sides, known, pieces, file)
+            key = signature_of(inputs.structure.encoded, encoded[0].encoded, scalars)
+        stored, tails, at = self._placed(call.number, sides, encoded, pieces, file)
         if at:
             record["at"] = list(at.values())
         if not stored:
             return NewCall(call.number, record, key, scalars=scalars)
-        header, order = self._header(known, stored, tails)
+        header, order = self._header(encoded, stored, tails)
         blob = [header, *joined([stored[name] for name in order])]
         if call.nbytes <= _SMALL_BYTES:
             blob = [b"".join(blob)]
@@ -189,7 +189,7 @@ class Encoder:
         return NewCall(call.number, record, key, (blob,), checksums_of((blob,)))
 
     def _new_template(self, *both: Side | None) -> _Template:
-        known: list[EncodedLeaves] = []
+        encoded: list[EncodedLeaves] = []
         sides: list[_TemplateSide] = []
         stored: dict[str, tuple[int, int]] = {}
         begin = 0
@@ -197,14 +197,14 @@ class Encoder:
             if side is None:
                 continue
             leaves, places = self._leaves_of(side), []
-            known.append(leaves)
+            encoded.append(leaves)
             sides.append((name, leaves, side.facts, begin))
             for size in side.facts.sizes:
                 places.append((begin, begin + size))
                 begin += size
             for key, leaf in zip(leaves.header, leaves.stored, strict=True):
                 stored[key] = places[leaf]
-        header, order = self._header(known, dict(stored), {}) if stored else (b"", ())
+        header, order = self._header(encoded, dict(stored), {}) if stored else (b"", ())
         runs: list[tuple[int, int]] = []  # the same bytes in fewer places
         for first, end in [stored[name] for name in order]:
             if runs and runs[-1][1] == first:
@@ -214,9 +214,9 @@ class Encoder:
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
         facts = side.facts
-        known = None if shared else self._by_facts.get(facts)
-        if known is not None:
-            return known
+        encoded = None if shared else self._by_facts.get(facts)
+        if encoded is not None:
+            return encoded
         key = (
             side.structure,
             facts.per_leaf,
@@ -226,13 +226,13 @@ class Encoder:
             side.wanted,
             shared,
         )
-        known = self._leaves.get(key)
-        if known is None:
-            known = self._build_leaves(side, shared)
-            self._leaves.keep(key, known)
+        encoded = self._leaves.get(key)
+        if encoded is None:
+            encoded = self._build_leaves(side, shared)
+            self._leaves.keep(key, encoded)
         if shared is None:
-            self._by_facts.keep(facts, known)
-        return known
+            self._by_facts.keep(facts, encoded)
+        return encoded
 
     def _build_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
         documents: list[dict[str, Any]] = []
@@ -276,7 +276,7 @@ class Encoder:
         return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs, tree)
 
     def _placed(
-        self, call: int, sides: list[Side], known: list[EncodedLeaves],
+        self, call: int, sides: list[Side], encoded: list[EncodedLeaves],
         pieces: list[Sequence[Any]], file: int | None,
     ) -> tuple[dict[str, Any], dict[str, Stored], dict[str, Any]]:  # fmt: skip
         """Per key the bytes that go into the blob; the entries of those that are the tails of
@@ -290,7 +290,7 @@ class Encoder:
         if file is not None and file != self._file:  # no call refers to another file
             self._file = file
             self._places.clear()
-        for side, leaves, copies in zip(sides, known, pieces, strict=True):
+        for side, leaves, copies in zip(sides, encoded, pieces, strict=True):
             origins = memoryview(side.origins).cast("q")
             for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
                 if key in stored or key in at:
@@ -341,32 +341,32 @@ class Encoder:
                     del self._places[origin]
 
     def _header(
-        self, known: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
+        self, encoded: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
     ) -> _Header:
         """The header of a blob, and the names of its tensors in the order of their bytes."""
         cut = tuple([tail.shape for tail in tails.values()])
-        key = tuple([leaves.encoded for leaves in known]), tuple(stored), tuple(tails), cut
-        found = self._headers.get(key)
-        if found is None:
-            entries = {name: entry for leaves in known for name, entry in leaves.header.items()}
+        key = tuple([leaves.encoded for leaves in encoded]), tuple(stored), tuple(tails), cut
+        header = self._headers.get(key)
+        if header is None:
+            entries = {name: entry for leaves in encoded for name, entry in leaves.header.items()}
             entries |= tails
             order = by_width({name: entries[name] for name in stored})
-            found = build_header({name: entries[name] for name in order}), tuple(order)
-            self._headers.keep(key, found)
-        return found
+            header = build_header({name: entries[name] for name in order}), tuple(order)
+            self._headers.keep(key, header)
+        return header
 
 
 def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
     """Keys of outputs that are inputs which the model did not change, such as a cache."""
     before, after = memoryview(inputs.origins).cast("q"), memoryview(outputs.origins).cast("q")
     wanted, keys = inputs.wanted, inputs.structure.keys
-    known = {
+    key_of = {
         origin: keys[at]
         for at, origin in enumerate(before[::2])
         if origin and (wanted if isinstance(wanted, bool) else wanted[at])
     }
-    found = tuple(map(known.get, after[::2]))
-    return found if any(found) else None
+    shared = tuple(map(key_of.get, after[::2]))
+    return shared if any(shared) else None
 
 
 _SIDES = "inputs", "outputs"
@@ -402,18 +402,18 @@ def _tree(
             if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
                 continue
             data = piece if type(piece) is bytearray else piece.data if piece else b""
-            found = range_of(data, dtype) if len(data) <= MAX_RANGE_BYTES else None
-            if found is not None and (leaf in leaves.stored or not _reveals(found, data, dtype)):
-                ranges.append({"leaf": leaf, "min": found[0], "max": found[1]})
+            bounds = range_of(data, dtype) if len(data) <= MAX_RANGE_BYTES else None
+            if bounds is not None and (leaf in leaves.stored or not _reveals(bounds, data, dtype)):
+                ranges.append({"leaf": leaf, "min": bounds[0], "max": bounds[1]})
         tree["ranges"] = ranges
     return tree
 
 
-def _reveals(found: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
+def _reveals(bounds: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
     """Whether a range tells what the elements are. The range of a few ids is these ids, and so is
     the range of one id among a thousand zeros. The range of a mask tells no more than a bool does,
     and bools are on the tape."""
-    low, high = found
+    low, high = bounds
     if len(data) < FEWEST_RANGED * dtype.itemsize:
         return True
     if low >= 0 and high <= 1:

@@ -64,7 +64,7 @@ class DiskBudget:
         self.lock = RLock()
         self._most = most
         self._taken = 0
-        self._wanted = 0  # the most that was asked for at once, within its share
+        self._peak = 0  # the most that was asked for at once, within its share
         self.lent = 0
 
     @property
@@ -74,7 +74,7 @@ class DiskBudget:
             return None
         # If old tapes are deleted for new ones, the disk is always full. So the bytes that
         # write-ahead needed once stay free, because it will need them again.
-        return self._most - max(self.lent, self._wanted)
+        return self._most - max(self.lent, self._peak)
 
     def claim(self, nbytes: int) -> bool:
         """Sets how many bytes the tapes have, with what they are about to write. False, and nothing
@@ -93,7 +93,7 @@ class DiskBudget:
             lent = self.lent + nbytes
             if self._most is not None:
                 if lent <= self._most // AHEAD_SHARE:
-                    self._wanted = max(self._wanted, lent)
+                    self._peak = max(self._peak, lent)
                 if self._taken + lent > self._most:
                     return False
             self.lent = lent
@@ -281,7 +281,7 @@ class Segments:
             self._closed.expire(self._options.max_age_seconds)
         # At the next look it would be too late.
         if time.monotonic() - self._counted > self._count_seconds - LOOK_SECONDS:
-            self._count()
+            self._count(self._closed.deleted)
 
     def seal(self) -> None:
         """Writes the last end.
@@ -345,49 +345,45 @@ class Segments:
         self._closed.seal()
         return tape
 
-    def _count(self) -> None:
-        """Writes what was counted since the last file, if that is not on the disk yet. Other calls
-        may not come for weeks, and the process may be killed."""
+    def _count(
+        self, deleted: FileNumbers, gone: Coverage | None = None, reason: DropReason | None = None
+    ) -> None:
+        """Writes what was counted since the last file, if that is not on the disk yet; if there is
+        no file, the next one begins. Other calls may not come for weeks, and the process may be
+        killed. What the disk does not take is tried again with the next look.
+
+        Args:
+            deleted: the numbers of the files that are deleted.
+            gone: what the next one of them said of its calls.
+            reason: why it is deleted.
+        """
         counted_ns, seen = now_ns(), self._ledger.seen
-        coverage = self._ledger.coverage()
-        if (coverage, seen) == self._counts_written:
+        coverage = self._ledger.coverage(gone, reason)
+        if gone is None and (coverage, seen) == self._counts_written:
             self._counted = time.monotonic()
             return
         try:
-            self._write_counts(Accounts(coverage, (), seen, counted_ns), self._closed.deleted)
-        except OSError as error:  # it is tried again with the next look
+            tape = self._tape or self._begin_next(
+                self._ledger.seen if self._first is None else self._first
+            )
+            before = tape.size
+
+            def fits(nbytes: int) -> bool:
+                is_reserved = tape.counts_bytes + nbytes <= COUNTS_BYTES
+                return is_reserved or self.budget.claim(self._needed() + nbytes)
+
+            if tape.count(Accounts(coverage, (), seen, counted_ns), deleted, fits):
+                self.written_bytes += tape.size - before
+                self._counts_written = coverage, seen
+                self._counted = time.monotonic()
+        except OSError as error:
             self._notices.complain("the counters cannot be written", error)
-
-    def _write_counts(self, accounts: Accounts, deleted: FileNumbers) -> None:
-        """Writes counts to the current file; if there is none, the next one begins.
-
-        Raises:
-            OSError: they are not written.
-        """
-        tape = self._tape or self._begin_next(
-            self._ledger.seen if self._first is None else self._first
-        )
-        before = tape.size
-
-        def fits(nbytes: int) -> bool:
-            is_reserved = tape.counts_bytes + nbytes <= COUNTS_BYTES
-            return is_reserved or self.budget.claim(self._needed() + nbytes)
-
-        if tape.count(accounts, deleted, fits):
-            self.written_bytes += tape.size - before
-            self._counts_written = accounts.coverage, accounts.next_call
-            self._counted = time.monotonic()
 
     def _announce(self, closed: ClosedSegment, reason: DropReason) -> None:
         """Writes, before a file is deleted, that its calls are counted in the current one: a
         process that is killed before or after it is gone counts them once."""
-        counted_ns, seen = now_ns(), self._ledger.seen
-        coverage = self._ledger.coverage(closed.accounts.coverage, reason)
         deleted = joined_runs([*self._closed.deleted, (closed.number, closed.number)])
-        try:
-            self._write_counts(Accounts(coverage, (), seen, counted_ns), deleted)
-        except OSError as error:  # the disk may have room again once the file is gone
-            self._notices.complain("the counters cannot be written", error)
+        self._count(deleted, closed.accounts.coverage, reason)
         self._counts_written = None  # the file may still be there
 
     def _accounts(self, tape: TapeFile) -> Accounts:

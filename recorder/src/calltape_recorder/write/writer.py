@@ -15,7 +15,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import (
     FEWEST_QUEUED_CALLS,
@@ -78,14 +78,11 @@ _PLACES = 3  # of a call or a task
 _OWN = struct.Struct("<qqQqqq?")
 
 
-class Task:
-    """Something to do between calls, and whether it is done."""
+class Task(NamedTuple):
+    """Something to do between calls, and what is set when it is done."""
 
-    __slots__ = ("action", "done")
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        self.action = action
-        self.done = Event()
+    action: Callable[[], object]
+    done: Event
 
 
 class CallQueue:
@@ -129,15 +126,15 @@ class CallQueue:
             is_urgent = call.is_provisional or call.error is not None or nbytes >= _LARGE_BYTES
             is_due = is_urgent or len(places) >= self._due_objects
         else:
-            own = _OWN.pack(
+            packed = _OWN.pack(
                 call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
                 call.is_novel,
             )  # fmt: skip
             if nbytes:
                 one, two = call.inputs, call.outputs
-                own += ((one and one.joined) or b"") + ((two and two.joined) or b"")
+                packed += ((one and one.joined) or b"") + ((two and two.joined) or b"")
             # No signal handler runs between these two: nobody would be told of a call that is lost.
-            call.__class__ = QueuedCall; places.extend((*template, own))  # type: ignore  # noqa: E702  # fmt: skip
+            call.__class__ = QueuedCall; places.extend((*template, packed))  # type: ignore  # noqa: E702  # fmt: skip
             is_due = len(places) >= self._due
         if len(places) >= self._most:
             self.is_full = True
@@ -182,12 +179,12 @@ def _templates_of(call: Call) -> tuple[Side, Side | None] | None:
     return template, other
 
 
-def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
-    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _OWN.unpack_from(own)
+def _unpacked(inputs: Side, outputs: Side | None, packed: bytes) -> QueuedCall:
+    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _OWN.unpack_from(packed)
     call = QueuedCall(number, time_ns, thread)
     call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes
     call.is_novel = is_novel
-    call.inputs, call.outputs, call.joined = inputs, outputs, own[_OWN.size :]
+    call.inputs, call.outputs, call.joined = inputs, outputs, packed[_OWN.size :]
     if outputs is None:
         call.outputs_missing = OMITTED
     return call
@@ -256,23 +253,17 @@ class Writer:
         not done after ``timeout`` seconds."""
         if self._is_over:
             return not self.queue and action is None
-        task = Task(action or bool)
+        task = Task(action or bool, Event())
         self.queue.ask(task)
         if self._ident == get_ident():
             return False
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
         with lent(self.waits_with):
-            return self._is_done(task.done, timeout)
-
-    def _is_done(self, done: Event, timeout: float | None) -> bool:
-        """Waits for a task; False if that takes longer than ``timeout`` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not wait_for(
-            done, 0.1 if deadline is None else min(0.1, deadline - time.monotonic())
-        ):
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            if self._is_over:
-                return done.is_set()
+            while not wait_for(task.done, min(0.1, deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    return False
+                if self._is_over:
+                    return task.done.is_set()
         return True
 
     def stop(self) -> bool:

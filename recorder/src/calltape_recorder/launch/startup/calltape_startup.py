@@ -131,7 +131,7 @@ class Lookout:
         self._attribute = attribute
         self._wait = wait
         self.done = False
-        self._found = False
+        self._is_found = False
         self._waiting: list[Found] = []
         self._attached: list[tuple[Any, Any]] = []  # weak references to owners and values
         self._arrived = False
@@ -188,7 +188,10 @@ class Lookout:
         start_new_thread(self._poll, ())
         if not self._follows:
             self._follows = True
-            os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
+            os.register_at_fork(
+                after_in_parent=lambda: setattr(self, "_has_forked", True),
+                after_in_child=self._forked,
+            )
             atexit.register(self._end, os.getpid())
 
     def pause(self) -> None:
@@ -219,9 +222,6 @@ class Lookout:
             lifecycle.close_all()
         self._miss("before the process ended", pid)
 
-    def _forks(self) -> None:
-        self._has_forked = True
-
     def _forked(self) -> None:
         self._has_forked = False
         # The fork hooks of others may still have to run. A raw thread that sleeps first does not
@@ -237,7 +237,7 @@ class Lookout:
     def _poll(self) -> None:
         begun = time.monotonic()
         passed = 0.0
-        while not self.done and (self._found or passed < self._wait):
+        while not self.done and (self._is_found or passed < self._wait):
             sleep(_EARLY[1] if passed < _EARLY[0] else POLL_SECONDS)
             if self._ended or self._try():
                 return
@@ -252,10 +252,10 @@ class Lookout:
             return
         self.done = True
         if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
-            what = "was not attached to" if self._found else "did not appear"
-            if self._found and not _has_torch():
+            what = "was not attached to" if self._is_found else "did not appear"
+            if self._is_found and not _has_torch():
                 when += ", which did not import torch"
-            there = "" if self._found else models_there()
+            there = "" if self._is_found else models_there()
             _say(f"{self.module}:{self._attribute} {what} {when}: nothing is recorded{there}")
 
     def _try(self, module: ModuleType | None = None) -> bool:
@@ -271,27 +271,27 @@ class Lookout:
                 return True
             modules = self._modules() if module is None else [module]
             targets = (resolve(one, self._attribute) for one in modules)
-            found = next((target for target in targets if target is not None), None)
-            if found is None:
+            target = next((target for target in targets if target is not None), None)
+            if target is None:
                 return self.done
-            self._found = True
+            self._is_found = True
             if not is_new:
-                return self._attach_alone(found)
+                return self._attach_alone(target)
             if _has_torch() is None:  # the target is a module of torch, or torch imported it
                 return False
             # This imports, and is called within an import, which waits for other imports. With the
             # lock held, two threads could wait for each other.
             attach = _recorder()
             # If the lock takes too long, the thread that has it attaches to this one as well.
-            self._waiting.append(found)
+            self._waiting.append(target)
             if self._busy.acquire(True, _PATIENCE):
-                self._attach_all(attach, found)
+                self._attach_all(attach, target)
             return True
         except Exception as error:
             self._fail(error)
         return True
 
-    def _attach_alone(self, found: Found) -> bool:
+    def _attach_alone(self, target: Found) -> bool:
         """Imports the recorder and attaches it, in the thread that polls. It waits until the
         application has imported torch: before, no module of torch can be called. The import of
         torch takes seconds, runs C++, and may be the first one of threading, which takes the thread
@@ -314,20 +314,20 @@ class Lookout:
                 return True
             attach = _recorder()
             if self._busy.acquire(False):
-                self._attach_all(attach, found)
+                self._attach_all(attach, target)
             return self.done
         finally:
             self._importer = 0
             if self.importing._is_owned():
                 self.importing.release()
 
-    def _attach_all(self, attach: Callable[..., None], found: Found) -> None:
+    def _attach_all(self, attach: Callable[..., None], target: Found) -> None:
         """Attaches to this target, and to all that wait to be attached to. The caller has the lock;
         this function releases it."""
         while True:
             try:
                 if not self.done and not self._waiting:
-                    self._attach(attach, found)
+                    self._attach(attach, target)
                 while self._waiting:
                     self._attach(attach, self._waiting.pop())
             except Exception as error:
@@ -337,12 +337,12 @@ class Lookout:
             if not self._waiting or not self._busy.acquire(False):
                 return
 
-    def _attach(self, attach: Callable[..., None], found: Found) -> None:
-        owner, _, value = found
+    def _attach(self, attach: Callable[..., None], target: Found) -> None:
+        owner, _, value = target
         if self._ended:
             return
-        if not any(_is_same(found, *other) for other in self._attached):
-            attach(self._settings, *found)
+        if not any(_is_same(target, *other) for other in self._attached):
+            attach(self._settings, *target)
             self._attached.append((_reference(owner), _reference(value)))
         self.done = True
 
@@ -357,17 +357,17 @@ class Lookout:
         mains = [module for module in map(sys.modules.get, names) if module is not None]
         if self.module == "__main__":
             return mains
-        mains = [main for main in mains if self._is_main(main)]
+        mains = [
+            main
+            for main in mains
+            if getattr(getattr(main, "__spec__", None), "name", None) == self.module
+            or self._names(str(getattr(main, "__file__", None) or ""))
+        ]
         module = sys.modules.get(self.module)
         # While the module is being imported, a later line of it may still replace the target.
         if module is None or not _is_executed(module):
             return mains
         return [module, *mains]
-
-    def _is_main(self, main: ModuleType) -> bool:
-        if getattr(getattr(main, "__spec__", None), "name", None) == self.module:
-            return True
-        return self._names(str(getattr(main, "__file__", None) or ""))
 
     def _names(self, path: str) -> bool:
         """Whether this is the path of the target's module."""
@@ -453,12 +453,12 @@ def _reference(value: Any) -> Callable[[], Any]:
         return object
 
 
-def _is_same(found: Found, owner: Callable[[], Any], value: Callable[[], Any]) -> bool:
+def _is_same(target: Found, owner: Callable[[], Any], value: Callable[[], Any]) -> bool:
     """Whether recording one target records the other: two modules may import it from a third."""
-    if found[0] is owner():
+    if target[0] is owner():
         return True
     # A function is recorded for one module only: calls by that module's name are seen.
-    return found[2] is value() and not isinstance(found[2], type(_is_same))
+    return target[2] is value() and not isinstance(target[2], type(_is_same))
 
 
 def _member(owner: Any, name: str) -> Any:
