@@ -112,19 +112,19 @@ MAX_POLICY_STRUCTURES = 4096
 MAX_NOVELTY_CALLS = 65_536
 """Calls whose sizes are known exactly: they answer first."""
 MAX_NOVELTY_STRUCTURES = 1024
-"""Structures that evidence is gathered for."""
+"""Structures of which it is known what calls have shown."""
 MAX_NOVELTY_NUMBERS = 256 * 1024
-"""Numbers of the evidence of all structures together: some ten megabytes."""
+"""Numbers that are remembered of all structures together: some ten megabytes."""
 MAX_NOVELTY_SPAN = 16 * 1024
 """Numbers of the relations of one pattern of equal sizes: a call takes a step for each, 2 ms in
 all, and other threads wait for it."""
 MAX_NOVELTY_CONSTANTS = 256
-"""Sets of constants per structure: more never repeat, so they are no evidence."""
+"""Sets of constants per structure: more never repeat, so they are nothing new."""
 REMEMBER_SECONDS = 10.0
 """After a loss, policies forget what they kept, so more calls are kept. If these are what does not
 fit, more losses follow: so they forget at most once in this time."""
 MAX_REMEMBER_SECONDS = 3600.0
-"""The same, where files with evidence make room for others: it doubles each time up to this."""
+"""The same, where files with novel calls make room for others: it doubles each time up to this."""
 SHARE_CREDIT_NS = 1_000_000_000
 """With ``max_share``, no more is saved up than the share of so much time of calls. A burst costs no
 more than that."""

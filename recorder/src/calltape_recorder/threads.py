@@ -155,12 +155,12 @@ def lent(owners: Sequence[HasLock]) -> Iterator[None]:
     """Releases the locks of these owners that this thread holds, until the block ends."""
     # threading.Condition uses the same methods of a lock. They tell whether this thread holds it,
     # release it completely, however often it was taken, and take it again as often.
-    held = [owner.lock for owner in owners if owner.lock._is_owned()]
-    states = [lock._release_save() for lock in held]
+    locks = [owner.lock for owner in owners if owner.lock._is_owned()]
+    states = [lock._release_save() for lock in locks]
     try:
         yield
     finally:
-        for lock, state in zip(held, states, strict=True):
+        for lock, state in zip(locks, states, strict=True):
             lock._acquire_restore(state)
 
 
@@ -205,8 +205,8 @@ def _is_sent_for(frame: FrameType) -> bool:
         return False
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS)
-    held = frame.f_locals
-    passed = [held.get(name) for name in code.co_varnames[:count]]
+    variables = frame.f_locals
+    passed = [variables.get(name) for name in code.co_varnames[:count]]
     return any(
         value is before or (type(value) is tuple and any(part is before for part in value))
         for value in passed

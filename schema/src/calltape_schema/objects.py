@@ -136,10 +136,10 @@ def names_beside(
     if not state and not slots:
         return ()
     names: list[str] = []
-    for name, held in dict.copy(state or {}).items():
+    for name, attribute in dict.copy(state or {}).items():
         if len(names) >= _MAX_BESIDE:
             break
-        if held is None and none_is_absent:
+        if attribute is None and none_is_absent:
             continue
         if type(name) is not str or len(name) > _MAX_NAME:
             names.append("?")

@@ -41,9 +41,9 @@ class Structure:
         scalar_forms: what the tape has of each scalar; None if it has, and counts, all of them.
         core: what is left of it without the entries of dicts whose keys are data; None if there
             are none.
-        check: compares leaves with the latest ones by all but their sizes; None if nobody has made
-            it.
         number: of its own.
+        check: guards that accept its leaves whatever their sizes; None before the first leaves. The
+            folder ``snapshot`` sets this and what follows.
         latest_facts: of its leaves in the latest call whose tensors were read.
         is_paid: whether a call that waits in the queue, or waited, has reserved memory for it.
     """
@@ -54,10 +54,10 @@ class Structure:
     wanted: Wanted = True
     scalar_forms: tuple[ScalarForm, ...] | None = None
     core: Core | None = None
-    check: Callable[..., bool] | None = None
-    is_paid: bool = False
     number: int = field(default_factory=new_count().__next__)
+    check: Callable[..., bool] | None = None
     latest_facts: tuple[Any, ...] = ()
+    is_paid: bool = False
 
     @property
     def weight(self) -> int:

@@ -161,9 +161,6 @@ def _flat_tokens(context: Context, count: int, names: tuple[str, ...]) -> tuple[
     )  # fmt: skip
 
 
-# --- containers --------------------------------------------------------------------------------
-
-
 def _enter(walk: Walk, value: Any, count: int) -> bool:
     """Whether the children of a container may be walked. If not, a placeholder is noted for it."""
     if id(value) in walk.path:
@@ -485,8 +482,6 @@ def _unknown(walk: Walk, value: Any) -> None:
     walk.nested -= 1
     walk.limit = outside
 
-
-# --- which visitor for which class -------------------------------------------------------------
 
 _tuple_subclass = _sequence("tuple", typed=True)
 

@@ -220,6 +220,7 @@ class Piece(NamedTuple):
     begin: int = 0
 
 
+SPAN = 5
 Span = tuple[int, int, int, int, int]
 """What of its memory is the copy of a leaf: where it begins, its size, and three zeros. Of a tensor
 that grew, what :class:`~calltape_recorder.snapshot.grown_copies.Grown` has besides its memory."""

@@ -11,6 +11,7 @@ from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.scalars import text_bytes
 from calltape_recorder.capture.structures import Structures, Wanted, spell_out
 from calltape_recorder.capture.walk import Walked, capture_output
+from calltape_recorder.snapshot.buffers import SPAN
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.snapshot.side_facts import SideFacts
@@ -104,7 +105,7 @@ class Chunks:
                 _same(sides),
                 _storages(sides),
             ),
-            (self.places, _numbers(5, [(side.spans, side) for side in sides])),
+            (self.places, _numbers(SPAN, [(side.spans, side) for side in sides])),
             _wanted(sides, structure.wanted),
             _numbers(2, [(side.origins, side) for side in sides]),
         )

@@ -15,6 +15,7 @@ import torch
 
 from calltape_recorder.snapshot.buffers import (
     SMALL_BYTES,
+    SPAN,
     Buffer,
     Buffers,
     Piece,
@@ -61,7 +62,7 @@ def copy_leaves(
     places: list[Any] = [None] * len(leaves)
     if not facts.nbytes:
         return places, b""
-    spans = [] if earlier_copies is None else [0] * 5 * len(leaves)
+    spans = [] if earlier_copies is None else [0] * SPAN * len(leaves)
     large: list[int] = []
     distant: list[int] = []
     for at, (leaf, fact, size) in enumerate(zip(leaves, facts.per_leaf, facts.sizes, strict=True)):
@@ -69,7 +70,7 @@ def copy_leaves(
             continue
         earlier = None if earlier_copies is None else earlier_copies[at]
         if earlier is not None:
-            places[at], spans[5 * at : 5 * at + 5] = earlier.memory, earlier.span
+            places[at], spans[SPAN * at : SPAN * (at + 1)] = earlier.memory, earlier.span
         elif fact.direct == "cpu":
             if size <= SMALL_BYTES:
                 places[at] = bytearray(memory_at(data_ptr(leaf), size))
@@ -84,7 +85,7 @@ def copy_leaves(
             mine = leaf.copy(order="C")
             places[at] = Piece(memory_at(mine.ctypes.data, size), mine)
     if large or distant:
-        spans = spans or [0] * 5 * len(leaves)
+        spans = spans or [0] * SPAN * len(leaves)
         if large:
             _pooled(leaves, facts.sizes, large, places, spans, buffers)
         if distant:
@@ -98,8 +99,8 @@ def pieces_of(places: Sequence[Any], spans: bytes) -> Sequence[Any]:
         return places
     pieces: list[Any] = []
     numbers = memoryview(spans).cast("q")
-    for at, place in enumerate(places[: len(numbers) // 5]):  # there may be more to release
-        first, second, width, count, axis = numbers[5 * at : 5 * at + 5]
+    for at, place in enumerate(places[: len(numbers) // SPAN]):  # there may be more to release
+        first, second, width, count, axis = numbers[SPAN * at : SPAN * (at + 1)]
         if width:
             pieces.append(Grown(place, first, second, width, count, axis))
         elif isinstance(place, Buffer | Landing):
@@ -160,10 +161,10 @@ def _pooled(
     try:
         # We hold the storages until they are copied: another thread may give a tensor other memory
         # while this one does not hold the interpreter lock.
-        held = [untyped_storage(leaves[index]) for index in large]
+        storages = [untyped_storage(leaves[index]) for index in large]
         sources = [
             source_of(leaves[index], memory, sizes[index])
-            for index, memory in zip(large, held, strict=True)
+            for index, memory in zip(large, storages, strict=True)
         ]
         copy_all(sources, buffer)
     except BaseException:
@@ -173,7 +174,7 @@ def _pooled(
     buffer.users = len(large)
     begin = 0
     for at in large:
-        places[at], spans[5 * at : 5 * at + 2] = buffer, (begin, sizes[at])
+        places[at], spans[SPAN * at : SPAN * at + 2] = buffer, (begin, sizes[at])
         begin += sizes[at]
 
 
@@ -184,19 +185,19 @@ def _from_device(
     each = [facts.per_leaf[index] for index in distant]
     tensors = [leaves[index] for index in distant]
     # We hold the storages until the copies are enqueued, as above.
-    held = [
+    storages = [
         untyped_storage(tensor) if fact.direct else None
         for tensor, fact in zip(tensors, each, strict=True)
     ]
     try:
         with unseen():
-            found = copy_out(
+            pieces = copy_out(
                 tensors,
                 [
                     None
                     if storage is None
                     else source_of(leaves[index], storage, facts.sizes[index])
-                    for index, storage in zip(distant, held, strict=True)
+                    for index, storage in zip(distant, storages, strict=True)
                 ],
                 lambda place: _copyable(_plain(tensors[place], each[place])),
                 memory.pinned,
@@ -207,8 +208,8 @@ def _from_device(
         for index, fact in zip(distant, each, strict=True):
             places[index] = _computed(leaves[index], fact, facts.sizes[index])
         return
-    for at, (data, owner, begin) in zip(distant, found, strict=True):
-        places[at], spans[5 * at : 5 * at + 2] = owner, (begin, len(data))
+    for at, (data, owner, begin) in zip(distant, pieces, strict=True):
+        places[at], spans[SPAN * at : SPAN * at + 2] = owner, (begin, len(data))
 
 
 def _computed(tensor: torch.Tensor, fact: LeafFacts, size: int) -> Piece:

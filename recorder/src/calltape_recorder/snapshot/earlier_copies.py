@@ -20,6 +20,7 @@ from calltape_recorder.bounds import (
     MAX_TAILS,
 )
 from calltape_recorder.snapshot.buffers import (
+    SPAN,
     Buffer,
     Buffers,
     SideCopies,
@@ -157,7 +158,7 @@ class EarlierCopies:
             if earlier is None:
                 if size < FEWEST_BYTES or fact.direct != "cpu":
                     continue
-                place, begin = places[at], spans[5 * at] if spans else 0
+                place, begin = places[at], spans[SPAN * at] if spans else 0
                 span, origin = (begin, size, 0, 0, 0), next(self._origins)
                 first = ctypes.string_at(address_of_copy(place, span), _START)
                 start = _start_of(fact, shape, first)

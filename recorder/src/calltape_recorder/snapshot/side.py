@@ -19,7 +19,7 @@ class Side:
         wanted: of which leaves the bytes are kept: as in its structure, but for a list of chunks.
         places, spans: the copies; see :data:`~calltape_recorder.snapshot.buffers.SideCopies`.
         origins: of each leaf the origin of its bytes and of their first part, see
-            :class:`~calltape_recorder.snapshot.earlier_copies.Earlier`.
+            :class:`~calltape_recorder.snapshot.earlier_copies.EarlierCopy`.
         joined: the bytes of all leaves, one behind the other, if these are few; else None. There
             are no places then.
         template: the same without these bytes, which sides that look the same share; None if there

@@ -33,7 +33,7 @@ class ClosedSegment(NamedTuple):
 
 OnLostFile: TypeAlias = Callable[[InputsTable, DropReason, int], None]
 """Is told that a file is gone: with the table of its calls, why, and how many of its calls were
-evidence."""
+novel."""
 
 
 class ClosedSegments:
@@ -137,7 +137,7 @@ class ClosedSegments:
 
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""
-        # The oldest of the files with the least evidence: what is only a sample goes first.
+        # The oldest of the files with the fewest novel calls: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.novel_calls)
         # Somebody may just have moved it.
         reason = DropReason.DELETED if first.tape.is_there() else None

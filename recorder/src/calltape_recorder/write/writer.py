@@ -74,7 +74,7 @@ _SMALL_BYTES = 64 * 1024  # each side of a call that waits as its bytes has fewe
 
 _PLACES = 3  # of a call or a task
 
-# Number, times, thread, cost and reserved bytes of a call, and whether it is evidence.
+# Number, times, thread, cost and reserved bytes of a call, and whether it is novel.
 _OWN = struct.Struct("<qqQqqq?")
 
 
