@@ -9,12 +9,12 @@ from typing import get_args
 
 import pytest
 
-from calltape_schema import Kind, Problem, TapeError
+from calltape_schema import ErrorKind, Problem, TapeError
 from calltape_schema.remedies import Remedy, reader, told_to
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_every_message_ends_with_what_to_do(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", get_args(ErrorKind))
+def test_every_message_ends_with_what_to_do(kind: ErrorKind) -> None:
     message = str(TapeError(kind, "something is wrong"))
     reason, _, advice = message.partition(". ")
     assert reason == "something is wrong"

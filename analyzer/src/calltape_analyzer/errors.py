@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from calltape_schema.errors import Kind, Problem, TapeError
+from calltape_schema.errors import ErrorKind, Problem, TapeError
 from calltape_schema.remedies import Remedy
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Damage",
     "DescriptorError",
+    "ErrorKind",
     "ExportError",
     "InferenceError",
     "KeyTypeError",
-    "Kind",
     "NoCallError",
     "NoVariant",
     "Problem",

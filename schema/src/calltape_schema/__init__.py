@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from calltape_schema.errors import Kind, Problem, TapeError
+from calltape_schema.errors import ErrorKind, Problem, TapeError
 
 if TYPE_CHECKING:
     from calltape_schema.drop_reasons import DropReason
@@ -67,9 +67,9 @@ __all__ = [
     "DropReason",
     "Dump",
     "EnumNode",
+    "ErrorKind",
     "FieldsNode",
     "FlightPolicy",
-    "Kind",
     "Leaf",
     "Manifest",
     "ModelError",

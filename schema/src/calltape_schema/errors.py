@@ -15,7 +15,7 @@ from typing import Literal
 
 from calltape_schema.remedies import Remedy
 
-Kind = Literal[
+ErrorKind = Literal[
     "not_found",  # no such file, directory or pattern
     "exists",  # the path is taken and overwrite was not asked for
     "io",  # the operating system refused
@@ -31,7 +31,7 @@ Kind = Literal[
     "inference",  # the recorded calls do not determine an answer
 ]
 
-OF_CALLS: frozenset[Kind] = frozenset({"damaged", "invalid", "unsupported", "limit"})
+OF_CALLS: frozenset[ErrorKind] = frozenset({"damaged", "invalid", "unsupported", "limit"})
 """The kinds that cost a call, and say nothing of the process that reads it."""
 
 _ADVICE: dict[str, str | Remedy] = {
@@ -92,7 +92,7 @@ class TapeError(Exception):
     """There is a problem with a tape, or with a request about it.
 
     Attributes:
-        kind: the cause, for programs; one of ``Kind``.
+        kind: the cause, for programs; one of ``ErrorKind``.
         reason: what is wrong, without location and advice.
         path: the file, as the caller gave it, or None.
         member: the name of the tar member, or None.
@@ -103,7 +103,7 @@ class TapeError(Exception):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ErrorKind,
         reason: str,
         *,
         path: str | None = None,
@@ -112,7 +112,7 @@ class TapeError(Exception):
         problems: Iterable[Problem] = (),
         advice: str | Remedy | None = None,
     ) -> None:
-        self.kind: Kind = kind
+        self.kind: ErrorKind = kind
         self.reason = reason
         self.path = path
         self.member = member

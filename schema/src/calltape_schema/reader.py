@@ -21,7 +21,7 @@ from calltape_schema.bounds import (
     most,
 )
 from calltape_schema.end import End, Index, decode_end, end_offset
-from calltape_schema.errors import Kind, TapeError
+from calltape_schema.errors import ErrorKind, TapeError
 from calltape_schema.groups import Group, group_of, member_content
 from calltape_schema.packing import open_envelope, pack
 from calltape_schema.recent import Recent
@@ -393,7 +393,7 @@ class TapeReader:
                 holder = record if number == call else self._earlier(number)
             except TapeError as error:
                 # If there is no such call, its group may be lost.
-                kind: Kind = "damaged" if error.kind == "usage" else error.kind
+                kind: ErrorKind = "damaged" if error.kind == "usage" else error.kind
                 reason = f"call {call} has tensors of call {number}: {error.reason}"
                 found |= {own: TapeError(kind, reason) for own, _, _, _ in walks}
                 continue

@@ -20,7 +20,7 @@ from calltape_schema.end import (
     decode_counts,
     decode_end,
 )
-from calltape_schema.errors import Kind, LostCallsError, TapeError
+from calltape_schema.errors import ErrorKind, LostCallsError, TapeError
 from calltape_schema.groups import (
     CALL_BYTES,
     HAS_RANGES,
@@ -206,7 +206,7 @@ class Scan:
         try:
             tape = decode_end(member_content(self._read, member)).tape
         except TapeError as error:
-            kind: Kind = "unsupported" if error.kind == "unsupported" else "damaged"
+            kind: ErrorKind = "unsupported" if error.kind == "unsupported" else "damaged"
             return TapeError(kind, f"the end of the tape cannot be read: {error.reason}")
         if tape != self._tape:
             return TapeError("damaged", "the end of another tape")
