@@ -90,7 +90,7 @@ class CallHandler:
             if admission is None:
                 return None
         ledger = admission.ledger
-        number = ledger.see()
+        number = ledger.next_number()
         if number is None:
             return None
         begun = clock()
@@ -108,7 +108,7 @@ class CallHandler:
             is_training = snapshots.module_names.is_training()
             if guards is not None and not guards.accept_call(args, kwargs, is_training):
                 guards = None
-            if guards is not None and kept is False and not admission.holds:
+            if guards is not None and kept is False and not admission.holds_unkept:
                 next(guards.cached.calls)
             else:
                 if guards is None:
@@ -120,7 +120,7 @@ class CallHandler:
                     kept = pipeline.decide(
                         CallView(number, args, kwargs, side.structure, outline, side.scalars)
                     )
-                if kept or admission.holds:
+                if kept or admission.holds_unkept:
                     # As now_ns(), which would be one more function in the way of each call.
                     call = Call(number, max(time.time_ns(), 0), get_ident())
                     call.owner = pipeline
@@ -271,7 +271,7 @@ class CallHandler:
         pipeline = self.pipeline
         if not self.active or pipeline is None:
             return
-        if pipeline.ledger.see() is not None:
+        if pipeline.ledger.next_number() is not None:
             pipeline.ledger.drop(DropReason.TRACING)
         if warn:
             pipeline.notices.warn(
@@ -296,8 +296,7 @@ class CallHandler:
 
 
 def _reason_of(error: BaseException) -> DropReason:
-    """For which reason a call, or its outputs, are not on the tape: this came up in the
-    recorder."""
+    """Why a call, or its outputs, are not on the tape if this came up in the recorder."""
     if isinstance(error, Traced):
         return DropReason.TRACING
     if isinstance(error, QueueFull):

@@ -99,7 +99,7 @@ class Pipeline:
             self.ledger, self.buffers, Structures(on_new, self._omissions), module_names
         )
         cache = self.snapshots.cache
-        self.admission = Admission(self, self.ledger, cache, holds=flight is not None)
+        self.admission = Admission(self, self.ledger, cache, holds_unkept=flight is not None)
         self.unkept = UnkeptCounter(cache, written_only=self.omits_values)
         self.notices = Notices(omits_values=self.omits_values)
         self.segments = Segments(

@@ -33,9 +33,9 @@ class AffineSpan:
 
     def copy(self) -> AffineSpan:
         """A span of the same points, to which others can be added."""
-        made = AffineSpan(self._most)
-        made._basis = self._basis.copy()
-        return made
+        span = AffineSpan(self._most)
+        span._basis = self._basis.copy()
+        return span
 
     def add(self, values: Sequence[int]) -> bool:
         """Adds a point. Returns whether it was outside of the span; False if the span stays as it

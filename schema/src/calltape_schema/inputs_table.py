@@ -448,10 +448,10 @@ class InputsTable:
 
     def totals(self) -> Counts:
         """All calls."""
-        found = Counts()
+        totals = Counts()
         for part in (*self.rows.values(), *self.kinds.values(), self.other):
-            found.add(part)
-        return found
+            totals.add(part)
+        return totals
 
     def add(
         self, structure: bytes, leaves: bytes, scalars: bytes, *numbers: int, kept: bool = True,
@@ -514,24 +514,24 @@ class InputsTable:
     def unkept(self) -> InputsTable:
         """All calls, of which none is on a tape any more: the file that had them is gone. This
         table is not used any more."""
-        found = InputsTable()
-        found.merge(self)
-        for row in found._rows.take(lambda row: True):
-            found._add_coarser(row)
-        for part in (*found.kinds.values(), found.other):
+        table = InputsTable()
+        table.merge(self)
+        for row in table._rows.take(lambda row: True):
+            table._add_coarser(row)
+        for part in (*table.kinds.values(), table.other):
             part.kept = part.raised = 0
-        return found
+        return table
 
     def others(self) -> InputsTable:
         """The calls that were seen and not kept. Of a kind of which some calls were kept, no more
         than their number is known."""
-        found = InputsTable()
+        table = InputsTable()
         for part in (*self.kinds.values(), *self.rows.values(), self.other):
             if isinstance(part, Kind) and not part.kept:
-                found.add_kind(copy.deepcopy(part))
+                table.add_kind(copy.deepcopy(part))
             else:
-                found.other.add(Counts(part.seen - part.kept))
-        return found
+                table.other.add(Counts(part.seen - part.kept))
+        return table
 
     def changed(self, change: Callable[[Kind], Kind | None]) -> InputsTable:
         """The calls with their kinds changed, and without rows. This table is not used any more.
@@ -542,15 +542,15 @@ class InputsTable:
         Raises:
             TapeError: a row breaks the format.
         """
-        found = InputsTable()
-        found.other.add(self.other)
+        table = InputsTable()
+        table.other.add(self.other)
         for kind in (*self.kinds.values(), *(row.kind() for row in self.rows.values())):
-            made = change(kind)
-            if made is None:
-                found.other.add(kind)
+            changed = change(kind)
+            if changed is None:
+                table.other.add(kind)
             else:
-                found.add_kind(made)
-        return found
+                table.add_kind(changed)
+        return table
 
     def coarsen(self) -> bool:
         """Counts the calls in the next coarser form: those with rows by kind, or those by kind as

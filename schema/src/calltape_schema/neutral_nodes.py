@@ -53,8 +53,8 @@ def neutral(document: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         document: with Python's words. What breaks the format stays as it is, for validation.
     """
-    made = {"root": _neutral(document.get("root"))}
-    made |= {name: document[name] for name in ("leaves", "scalars") if name in document}
+    result = {"root": _neutral(document.get("root"))}
+    result |= {name: document[name] for name in ("leaves", "scalars") if name in document}
     context = document.get("context")
     if is_map(context):
         context = {
@@ -63,7 +63,7 @@ def neutral(document: Mapping[str, Any]) -> dict[str, Any]:
             if (name in context and context[name] not in (default, []))
             or type(context.get(name)) is int  # equals a bool, and is none
         }
-    return {**made, "context": context} if context else made
+    return {**result, "context": context} if context else result
 
 
 def _neutral(node: Any) -> Any:
@@ -77,9 +77,9 @@ def _neutral(node: Any) -> Any:
         fields["of"] = word
     else:
         kind, hint = _KINDS.get(word, (None, None))  # nobody writes another one
-    made: dict[str, Any] = {"kind": kind}
+    result: dict[str, Any] = {"kind": kind}
     if hint is not None:
-        made["py"] = hint
+        result["py"] = hint
     for name in _ORDER:
         value = fields.get(name)
         if value is None:
@@ -88,8 +88,8 @@ def _neutral(node: Any) -> Any:
             value = [_neutral(child) for child in value]
         elif name == "context":
             value = _neutral(value)
-        made[name] = value
-    return made
+        result[name] = value
+    return result
 
 
 def pythonic(document: Any, hidden: Callable[[Any], bool] = lambda node: False) -> Any:
@@ -130,12 +130,12 @@ def _pythonic(node: Any, hidden: Callable[[Any], bool]) -> Any:
             return _placeholder(node)
     elif _is_name(kind):
         return _placeholder(node)
-    made = {**node, "kind": word}
+    result = {**node, "kind": word}
     if is_array(children := node.get("children")):
-        made["children"] = tuple([_pythonic(child, hidden) for child in children])
+        result["children"] = tuple([_pythonic(child, hidden) for child in children])
     if word == "custom":
-        made["context"] = _pythonic(node.get("context"), hidden)
-    return made
+        result["context"] = _pythonic(node.get("context"), hidden)
+    return result
 
 
 def _placeholder(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,11 +152,11 @@ class KeySets:
 
     def add(self, keys: Iterable[Hashable]) -> bool:
         """Adds the keys of a call; tells whether there was no such set."""
-        found = frozenset(keys)
-        if len(self._sets) >= _MAX_SETS or len(self._counts) >= _MAX_KEYS or found in self._sets:
+        key_set = frozenset(keys)
+        if len(self._sets) >= _MAX_SETS or len(self._counts) >= _MAX_KEYS or key_set in self._sets:
             return False
-        self._sets.add(found)
-        self._counts.update(found)
+        self._sets.add(key_set)
+        self._counts.update(key_set)
         return True
 
     def lasting(self) -> frozenset[Hashable] | None:

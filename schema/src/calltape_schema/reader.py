@@ -297,13 +297,13 @@ class TapeReader:
         Raises:
             TapeError: as :meth:`span`.
         """
-        found, facts = self.blob_member(record), record.blob
+        member, facts = self.blob_member(record), record.blob
         assert facts is not None
         allowed = most(MAX_BLOB_INFLATED_BYTES)
         if (facts.length or 0) > allowed:
             reason = f"a blob inflates to {facts.length} bytes (at most {allowed})"
             raise TapeError("limit", reason)
-        data = self.source.read_at(found.start, found.size)
+        data = self.source.read_at(member.start, member.size)
         return inflated(data, facts.length or 0, "a blob")
 
     def group(self, offset: int) -> Group:
@@ -320,10 +320,10 @@ class TapeReader:
 
     def _read_group(self, offset: int) -> Group:
         read = Window(self.source).read  # header and content at once, if these are short
-        found = None if offset % BLOCK else parse_header(read(offset, BLOCK), offset)
-        if found is None or not is_group(found.name):
+        member = None if offset % BLOCK else parse_header(read(offset, BLOCK), offset)
+        if member is None or not is_group(member.name):
             raise TapeError("damaged", "no group of records begins here", offset=offset)
-        group = group_of(member_content(read, found), offset)
+        group = group_of(member_content(read, member), offset)
         if group.tape != self.manifest.tape:
             raise TapeError("damaged", "a group belongs to another tape", offset=offset)
         return group
@@ -462,26 +462,26 @@ class TapeReader:
         head = b""
         if self.start <= offset < group and offset % BLOCK == 0:
             head = self.source.read_at(offset, BLOCK + min(_HEAD_BYTES, size))
-        found = parse_header(head[:BLOCK], offset)
+        member = parse_header(head[:BLOCK], offset)
         if (
-            found is None or found.size != size or found.end > group
-            or found.name != name
+            member is None or member.size != size or member.end > group
+            or member.name != name
         ):  # fmt: skip
             reason = f"the tensors of call {record.call} are not there"
             raise TapeError("damaged", reason, member=name, offset=offset)
-        return found, head[BLOCK:]
+        return member, head[BLOCK:]
 
     def _read_blob(self, record: CallRecord | Holder) -> _Blob:
-        found, head = self._begun_blob(record)
+        member, head = self._begun_blob(record)
         if record.blob is not None and record.blob.codec != STORED:
             whole = self.inflated_blob(record)
             first = blob.header_size(whole, len(whole))
             return _Blob(blob.parse_header(whole[:first], len(whole)), first, 0, whole[first:])
-        length = blob.header_size(head, found.size)
+        length = blob.header_size(head, member.size)
         if length > len(head):
-            head += self.source.read_at(found.start + len(head), length - len(head))
-        entries = blob.parse_header(head[:length], found.size)
-        return _Blob(entries, length, found.start + length, head[length:])
+            head += self.source.read_at(member.start + len(head), length - len(head))
+        entries = blob.parse_header(head[:length], member.size)
+        return _Blob(entries, length, member.start + length, head[length:])
 
 
 def _trouble_of(
@@ -525,18 +525,18 @@ def _decoded(document: bytes) -> Manifest:
 def _manifest_in(source: Source) -> tuple[bytes, int]:
     """The document of the manifest, and where the next member begins."""
     head = source.read_at(0, _HEAD_BYTES)
-    found = parse_header(head[:BLOCK], 0)
-    if found is None or found.name != MANIFEST:
+    member = parse_header(head[:BLOCK], 0)
+    if member is None or member.name != MANIFEST:
         if head.startswith(MANIFEST.encode()) or _FORMAT in head[BLOCK : BLOCK + 32]:
             raise _torn_manifest("its header is corrupted" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
-    if source.size < found.start + found.size <= BLOCK + most(MAX_MEMBER_BYTES):
+    if source.size < member.start + member.size <= BLOCK + most(MAX_MEMBER_BYTES):
         raise _torn_manifest(_CUT_SHORT)
-    if len(head) < found.start + found.size <= min(source.size, BLOCK + most(MAX_MEMBER_BYTES)):
-        head += source.read_at(len(head), found.start + found.size - len(head))
+    if len(head) < member.start + member.size <= min(source.size, BLOCK + most(MAX_MEMBER_BYTES)):
+        head += source.read_at(len(head), member.start + member.size - len(head))
     try:
-        content = member_content(lambda offset, size: head[offset : offset + size], found)
-        return open_envelope(content), found.end
+        content = member_content(lambda offset, size: head[offset : offset + size], member)
+        return open_envelope(content), member.end
     except TapeError as error:
         if error.kind == "damaged":
             raise _torn_manifest(error.reason) from None
@@ -568,11 +568,11 @@ def _end_of(source: Source, first: int, tape: bytes | None) -> tuple[End | None,
         tail = source.read_at(offset, start - offset) + tail
         start = offset
     data = tail[offset - start :]
-    found = parse_header(data[:BLOCK], offset)
-    if found is None or found.name != END_MEMBER or found.size > len(data):
+    member = parse_header(data[:BLOCK], offset)
+    if member is None or member.name != END_MEMBER or member.size > len(data):
         return None, None
     try:
-        end = decode_end(data[BLOCK : BLOCK + found.size])
+        end = decode_end(data[BLOCK : BLOCK + member.size])
     except TapeError:
         return None, None  # a scan reports it
     return (end, offset) if tape in (None, end.tape) else (None, None)

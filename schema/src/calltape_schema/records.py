@@ -538,10 +538,10 @@ def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
     last = steps[-1]
     if last.verb == "redact":
         return "all"
-    found = redacted_of_all(source.redacted for source in last.sources)
-    if found == "all" and last.verb not in _TAKES_ONLY_SOURCES:
+    of_sources = redacted_of_all(source.redacted for source in last.sources)
+    if of_sources == "all" and last.verb not in _TAKES_ONLY_SOURCES:
         return "part"  # what another step wrote, nobody redacted: new outputs, or what is not known
-    return found
+    return of_sources
 
 
 def redacted_of_all(parts: Iterable[Redacted | None]) -> Redacted | None:

@@ -211,14 +211,14 @@ def following_header(
     size = 8 * BLOCK
     while (offset := next_data(offset) // BLOCK * BLOCK) < length:
         window = read(offset, size)
-        found = window.find(b"ustar", _MAGIC_AT)
-        while found >= 0:
-            block, remainder = divmod(found - _MAGIC_AT, BLOCK)
+        magic_at = window.find(b"ustar", _MAGIC_AT)
+        while magic_at >= 0:
+            block, remainder = divmod(magic_at - _MAGIC_AT, BLOCK)
             at = block * BLOCK
             if remainder == 0 and parse_header(window[at : at + BLOCK], offset + at):
                 return offset + at
             # Each block is tried at most once, whatever the bytes between are.
-            found = window.find(b"ustar", at + BLOCK + _MAGIC_AT)
+            magic_at = window.find(b"ustar", at + BLOCK + _MAGIC_AT)
         if len(window) < BLOCK:
             return None
         offset += len(window) - len(window) % BLOCK

@@ -78,7 +78,7 @@ def test_a_pause_of_the_process_within_a_call_is_no_cost(is_recorded: bool) -> N
     if not is_recorded:
         ledger.spend(17 * pause)  # of a call that stands for 17
     assert ledger.in_calls_ns >= pause
-    assert sum(ledger.see() is not None for _ in range(1000)) > 500
+    assert sum(ledger.next_number() is not None for _ in range(1000)) > 500
 
 
 def test_what_a_large_copy_takes_is_a_cost() -> None:
@@ -86,7 +86,7 @@ def test_what_a_large_copy_takes_is_a_cost() -> None:
     assert ledger.reserve(call, 10**9)
     call.duration_ns, call.cost_ns = 10 * MS, 1000 * MS
     ledger.note(call)
-    assert not any(ledger.see() is not None for _ in range(1000))
+    assert not any(ledger.next_number() is not None for _ in range(1000))
 
 
 class Clock:
@@ -176,9 +176,9 @@ def test_a_server_that_waits_owes_nothing() -> None:
     ended.duration_ns, ended.cost_ns = 100 * MS, 1000
     ledger.account([ended], None)
     ledger.in_thread_ns = 10**12
-    assert ledger.see() is not None
+    assert ledger.next_number() is not None
     ledger.writing_ns = 10**12
-    assert ledger.see() is None
+    assert ledger.next_number() is None
 
 
 def test_what_calls_cause_in_the_thread_is_paid(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_file_never_counts_more_inputs_than_calls(tmp_path: Path) -> None:
         first = read(tmp_path / "t.tape")
         assert first.end is not None
         assert (first.end.coverage.seen, first.table.totals().seen) == (2, 0)
-        parts.ledger.see()
+        parts.ledger.next_number()
         parts.ledger.skip()
         model(zeros(3))
     found = read(tmp_path / "t-00001.tape")
@@ -202,11 +202,11 @@ def test_a_file_never_counts_more_inputs_than_calls(tmp_path: Path) -> None:
 
 def test_a_call_that_comes_after_the_end_is_in_no_account() -> None:
     accounts = Ledger(10**9)
-    assert accounts.see() == 0
+    assert accounts.next_number() == 0
     accounts.close(DropReason.UNFINISHED)
-    assert accounts.see() is None
+    assert accounts.next_number() is None
     accounts.pause(True)
-    assert accounts.see() is None
+    assert accounts.next_number() is None
     assert accounts.seen == 1
 
 

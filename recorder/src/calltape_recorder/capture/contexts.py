@@ -74,8 +74,8 @@ def context_document(context: Context) -> dict[str, Any] | None:
     if context == ORDINARY:
         return None
     _, grad, inference, autocast, *rest = context
-    found = [{"device": device, "dtype": dtype} for device, dtype in autocast]
-    document = {"autocast": found, "grad": grad, "inference": inference}
+    autocasts = [{"device": device, "dtype": dtype} for device, dtype in autocast]
+    document = {"autocast": autocasts, "grad": grad, "inference": inference}
     if rest and rest[0] != "float32":
         document["default_dtype"] = rest[0]
     return document | {"training": True} if len(rest) > 1 else document

@@ -182,10 +182,10 @@ class ModuleNames:
             return None
         try:
             # The method of torch's own class, because one of the application could do anything.
-            found = list(torch.nn.Module.named_modules(root))
+            modules = list(torch.nn.Module.named_modules(root))
         except RuntimeError:  # another thread adds a part meanwhile
             return None
-        self._names = {id(part): (weakref.ref(part), name) for name, part in found}
+        self._names = {id(part): (weakref.ref(part), name) for name, part in modules}
         _, name = self._names.get(id(module), (None, None))
         return name
 

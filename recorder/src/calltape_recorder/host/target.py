@@ -90,10 +90,11 @@ def _methods(target: Any, method: str) -> Iterator[FunctionType]:
                 classes.setdefault(id(type(layer)), type(layer))
     for cls in classes.values():
         for base in type.mro(cls):
-            found = namespace_of(base).get(method if cls is type(target) else "forward")
-            found = getattr(found, "__wrapped__", found) if type(found) is FunctionType else found
-            if type(found) is FunctionType and not _is_of_library(found.__module__):
-                yield found
+            function = namespace_of(base).get(method if cls is type(target) else "forward")
+            if type(function) is FunctionType:
+                function = getattr(function, "__wrapped__", function)
+            if type(function) is FunctionType and not _is_of_library(function.__module__):
+                yield function
                 break
 
 
@@ -169,17 +170,17 @@ def _owner_by_name(target: str, path: str | None) -> tuple[Any, str | None]:
     module, colon, attributes = target.partition(":")
     try:
         owner: Any = None
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for name in attributes.split(".") if colon else ():
-            owner, found = found, getattr(found, name)
+            owner, value = value, getattr(value, name)
     except (ImportError, AttributeError, ValueError) as error:
         raise TapeError(
             "usage", f"cannot find {target!r}: {error}", path=path,
             advice="write it like package.module:function",
         ) from None  # fmt: skip
-    if inspect.isroutine(found) and owner is not None:
+    if inspect.isroutine(value) and owner is not None:
         return owner, attributes.rpartition(".")[2]
-    return found, None
+    return value, None
 
 
 def check_target(
@@ -202,10 +203,10 @@ def check_target(
             advice='pass via="method" for other objects',
         )  # fmt: skip
     try:
-        found = callable(getattr(target, method, None))
+        is_callable = callable(getattr(target, method, None))
     except Exception:  # the application's own __getattr__
-        found = False
-    if not found:
+        is_callable = False
+    if not is_callable:
         raise TapeError(
             "usage", f"a {name} has no method {method!r}", path=path,
             advice="name one of its methods",
@@ -269,8 +270,8 @@ def rank_now() -> Rank | None:
     try:
         if not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return None
-        every = torch.distributed.get_world_size()
-        return Rank(number=torch.distributed.get_rank(), of=every) if every > 1 else None
+        size = torch.distributed.get_world_size()
+        return Rank(number=torch.distributed.get_rank(), of=size) if size > 1 else None
     except Exception:  # the application may have ended the job meanwhile
         return None
 
@@ -440,10 +441,10 @@ def _code_of(module: torch.nn.Module) -> Any:
 def _around(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules that contain a module, at any depth, and itself."""
     owners: dict[int, list[torch.nn.Module]] = {}
-    for found in gc.get_objects():
-        if issubclass(type(found), torch.nn.Module):
-            for part in list((vars(found).get("_modules") or {}).values()):
-                owners.setdefault(id(part), []).append(found)
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.nn.Module):
+            for part in list((vars(candidate).get("_modules") or {}).values()):
+                owners.setdefault(id(part), []).append(candidate)
     around = [module]
     for inner in around:
         around += [

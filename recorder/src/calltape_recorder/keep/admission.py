@@ -39,16 +39,18 @@ class Admission(Generic[P]):
             kept.
         by_number: tells whether any other call is kept.
         side_cache: recognizes calls that look like an earlier one.
-        holds: whether calls that are not kept stay in memory for a while.
+        holds_unkept: whether calls that are not kept stay in memory for a while.
     """
 
-    __slots__ = ("by_number", "gap", "holds", "ledger", "pipeline", "side_cache")
+    __slots__ = ("by_number", "gap", "holds_unkept", "ledger", "pipeline", "side_cache")
 
-    def __init__(self, pipeline: P, ledger: Ledger, side_cache: SideCache, *, holds: bool) -> None:
+    def __init__(
+        self, pipeline: P, ledger: Ledger, side_cache: SideCache, *, holds_unkept: bool
+    ) -> None:
         self.pipeline = pipeline
         self.ledger = ledger
         self.side_cache = side_cache
-        self.holds = holds
+        self.holds_unkept = holds_unkept
         self.gap = [(0, 0)]
         self.by_number: Answer = None
 

@@ -172,7 +172,7 @@ class Ledger:
     signal handler may call the model while its thread is in here.
 
     Attributes:
-        see: gives the number of a call that begins; None if the call is only counted.
+        next_number: gives the number of a call that begins; None if the call is only counted.
         skip: counts a call that the policy does not keep.
         in_calls_ns, in_thread_ns: see :class:`Stats`.
         writing_ns: the part of ``in_thread_ns`` that calls caused. A share of the time of the calls
@@ -205,7 +205,7 @@ class Ledger:
         self._outputs_lost: dict[DropReason, int] = {}
         self._outcomes: _Outcomes = Counter()  # of the current segment
         # Every call runs these two. If nothing has to be checked, they are the counters themselves.
-        self.see: Callable[[], int | None]
+        self.next_number: Callable[[], int | None]
         self.skip: Callable[[], object] = (
             self._skipped[DropReason.POLICY].__next__ if max_calls is None else self._take_back
         )
@@ -238,9 +238,9 @@ class Ledger:
     def _limit(self) -> None:
         limits = (self._max_calls, self._stopped, self._paused or None, self._share)
         if self._is_closed:  # a call that is seen only now is in no file
-            self.see = _nothing
+            self.next_number = _nothing
             return
-        self.see = self._numbers.__next__ if limits == (None,) * 4 else self._admit
+        self.next_number = self._numbers.__next__ if limits == (None,) * 4 else self._admit
 
     def _admit(self) -> int | None:
         number = next(self._numbers)
@@ -333,7 +333,7 @@ class Ledger:
                 if (lost := call.outputs_lost) is not None:
                     self._outputs_lost[lost] = self._outputs_lost.get(lost, 0) + 1
 
-    def lose(self, coverage: Coverage, reason: DropReason) -> None:
+    def lose_file(self, coverage: Coverage, reason: DropReason) -> None:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
         current segment also takes over what that file said of other calls."""
         with self.lock:
@@ -346,7 +346,7 @@ class Ledger:
         """What became of the calls since :meth:`drain_coverage`.
 
         Args:
-            gone, reason: the coverage of a file that is about to go, as for :meth:`lose`.
+            gone, reason: the coverage of a file that is about to go, as for :meth:`lose_file`.
         """
         with self.lock:
             outcomes, _ = self._counted()
@@ -394,11 +394,11 @@ class Ledger:
             )  # fmt: skip
 
     def _all_dropped(self) -> dict[DropReason, int]:
-        found = dict(self._dropped)
+        dropped = dict(self._dropped)
         for reason, counter in self._skipped.items():
             if skipped := value_of(counter):
-                found[reason] = found.get(reason, 0) + skipped
-        return found
+                dropped[reason] = dropped.get(reason, 0) + skipped
+        return dropped
 
     def _count(self, reason: DropReason, calls: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + calls

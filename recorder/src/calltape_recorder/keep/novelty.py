@@ -189,11 +189,11 @@ class _KindEvidence:
         hash. What takes more numbers is evidence only if ``may_grow`` is true."""
         is_new = constants not in self.constants and len(self.constants) < MAX_NOVELTY_CONSTANTS
         places: dict[int, int] = {}
-        which = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
+        equal_to = tuple([places.setdefault(number, i) for i, number in enumerate(numbers)])
         values = list(places)
         # Calls with other constants belong to another program, and are no evidence for this one.
-        own = constants if is_new or constants in self.constants else None
-        key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
+        of_program = constants if is_new or constants in self.constants else None
+        key = hash((equal_to, tuple([v if v in (0, 1) else None for v in values]), of_program))
         known = self._patterns.get(key)
         if known is not None:
             pattern = known.with_point(values, self._growth, may_widen=may_grow)

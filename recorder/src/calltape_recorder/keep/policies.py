@@ -394,26 +394,26 @@ class _Sparse:
     def gap(self, number: int) -> tuple[int, int]:
         """The first number and the end of a range that has no number of the sample. ``number`` is
         in the range or, if it is in the sample, right before it."""
-        begin, known = self._drawn  # read at once, because several threads are in here
+        begin, edges = self._drawn  # read at once, because several threads are in here
         if begin != number - number % _BLOCK:
             begin = number - number % _BLOCK
-            known = [begin - 1, *self._sample(begin), begin + _BLOCK]
-            self._drawn = begin, known
-        place = bisect_right(known, number)
-        return known[place - 1] + 1, known[place]
+            edges = [begin - 1, *self._sample(begin), begin + _BLOCK]
+            self._drawn = begin, edges
+        place = bisect_right(edges, number)
+        return edges[place - 1] + 1, edges[place]
 
     def _sample(self, begin: int) -> list[int]:
-        found: list[int] = []
+        sample: list[int] = []
         number = begin
         while self._scale:
             # The distance between two numbers of the sample is distributed geometrically.
-            gap = math.log((_random(begin + len(found), self._offset) + 1) / 2**64) * self._scale
+            gap = math.log((_random(begin + len(sample), self._offset) + 1) / 2**64) * self._scale
             if gap >= begin + _BLOCK - number:
                 break
             number += int(gap)
-            found.append(number)
+            sample.append(number)
             number += 1
-        return found
+        return sample
 
 
 _SPARSE = 1 / 16

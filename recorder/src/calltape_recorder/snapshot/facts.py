@@ -110,9 +110,9 @@ class _Shapes(dict[Shape, Shape]):
     def __missing__(self, shape: Shape) -> Shape:
         if len(self) >= MAX_SHAPES:
             self.clear()
-        found = tuple(shape)
-        self[found] = found
-        return found
+        plain = tuple(shape)
+        self[plain] = plain
+        return plain
 
 
 shape_like: Callable[[Shape], Shape] = _Shapes().__getitem__

@@ -141,8 +141,8 @@ def _begin_equal(
     place: Any, span: Span, address: int, count: int, strip: int, first: int
 ) -> bool:  # fmt: skip
     """Whether the strips at this address begin with those of a copy, which have so many bytes."""
-    own, width = address_of_copy(place, span), place.width if type(place) is Strips else first
-    return _each_strip(_compare, own, width, address, strip, count, first)
+    start, width = address_of_copy(place, span), place.width if type(place) is Strips else first
+    return _each_strip(_compare, start, width, address, strip, count, first)
 
 
 def address_of_copy(place: Any, span: Span) -> int:

@@ -147,9 +147,9 @@ def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> LeafFacts | None:
     if leaf.is_cuda:  # of several devices, each has its own facts
         device = leaf.device
         traits = (*traits, device)
-        known = _plain.get(traits)
-        if known is not None:
-            return known
+        shared = _plain.get(traits)
+        if shared is not None:
+            return shared
     elif not leaf.is_cpu:
         return None
     if dtype not in SIMPLE or is_neg(leaf):
@@ -159,8 +159,8 @@ def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> LeafFacts | None:
         return None
     if len(_plain) >= MAX_FACTS:
         _plain.clear()
-    made = _plain[traits] = LeafFacts(dtype, device, flags, None, device.type)
-    return made
+    facts = _plain[traits] = LeafFacts(dtype, device, flags, None, device.type)
+    return facts
 
 
 def _has_range(fact: LeafFacts, size: int) -> bool:

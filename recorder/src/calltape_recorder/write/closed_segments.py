@@ -69,9 +69,7 @@ class ClosedSegments:
         self.nbytes = 0
         self.unsealed: list[ClosedSegment] = []
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
+    def __len__(self) -> int:
         return len(self._all)
 
     def add(self, tape: TapeFile, number: int, accounts: Accounts) -> None:
@@ -168,7 +166,7 @@ class ClosedSegments:
             self.unsealed.remove(closed)
         closed.tape.close()
         if reason is not None:
-            self._ledger.lose(closed.accounts.coverage, reason)
+            self._ledger.lose_file(closed.accounts.coverage, reason)
             self._on_lost_file(table, reason, closed.tape.novel_calls)
 
     def _remove(self, closed: ClosedSegment) -> None:

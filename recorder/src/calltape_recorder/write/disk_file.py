@@ -30,7 +30,7 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
     Raises:
         OSError: as :func:`os.makedirs`.
     """
-    missing = [one for one in (Path(path), *Path(path).parents) if not os.path.isdir(one)]
+    missing = [at for at in (Path(path), *Path(path).parents) if not os.path.isdir(at)]
     search = mode | 0o700 | (mode & 0o444) >> 2
     for folder in reversed(missing):
         try:
@@ -343,14 +343,14 @@ def free_path(stem: str) -> str:
     file may be gone while others exist: segments, or the inputs of the last call before a crash."""
     folder, name = os.path.split(stem)
     try:
-        there = os.listdir(folder or ".")
+        existing = os.listdir(folder or ".")
     except OSError:
-        there = []
-    found, number = name, 1
+        existing = []
+    candidate, number = name, 1
     while True:
-        file = re.compile(re.escape(found) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
-        path = os.path.join(folder, f"{found}.tape")
-        if not os.path.lexists(path) and not any(map(file.fullmatch, there)):
+        file = re.compile(re.escape(candidate) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
+        path = os.path.join(folder, f"{candidate}.tape")
+        if not os.path.lexists(path) and not any(map(file.fullmatch, existing)):
             return path
         number += 1
-        found = f"{name}.{number}"
+        candidate = f"{name}.{number}"

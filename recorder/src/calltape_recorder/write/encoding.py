@@ -37,9 +37,7 @@ from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.sections import checksums_of
 from calltape_schema.tree import checked_leaves
 
-_FORMATS: dict[torch.dtype, Any] = {
-    getattr(torch, name): code for name, code in INTEGER_FORMATS.items()
-}
+_FORMATS: dict[Any, Any] = {getattr(torch, name): code for name, code in INTEGER_FORMATS.items()}
 
 # aminmax takes no unsigned types wider than a byte. They are read as signed ones, shifted by half
 # of the range.

@@ -186,7 +186,7 @@ class Segments:
     @property
     def count(self) -> int:
         """How many files there are."""
-        return self._closed.count + (self._tape is not None)
+        return len(self._closed) + (self._tape is not None)
 
     def begin(self, manifest: Manifest) -> None:
         """Writes the first manifest.
@@ -448,7 +448,7 @@ class Segments:
     def _delete_one(self) -> bool:
         if not self._options.deletes:
             return False
-        if not self._closed.count:
+        if not self._closed:
             if self._tape is None or not self._tape.calls:
                 return False
             self.roll()
@@ -462,7 +462,7 @@ class Segments:
         table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()
-        self._ledger.lose(coverage, DropReason.FILE_REMOVED)
+        self._ledger.lose_file(coverage, DropReason.FILE_REMOVED)
         self._on_lost_file(table, DropReason.FILE_REMOVED, tape.novel_calls)
         if not tape.calls:
             return
