@@ -28,7 +28,7 @@ OLDEST_SHARE = 8
 """With deletion, and no size or age of a segment, the bound is so many segments."""
 OWNER_ONLY = 0o600
 """The least permissions of a file, and those that it has unless an option says otherwise: a tape
-has what users sent. Whoever may read the files of a new directory may search it too."""
+has what users sent. Users who may read the files of a new directory may search it too."""
 MAX_POLICY_CHARACTERS = 2000
 """A policy as text: the manifest has it, and Python's parser is given it. With twice as many, that
 of Python 3.13 ends the process where a thread has a stack of 512 KiB."""
@@ -58,7 +58,7 @@ MAX_SEARCHED = 2000
 """Objects, functions or classes of layers that are looked at to find whether a method leads to
 another one, or which variables a model reads: ``attach`` waits for it."""
 MAX_OUTSIDE = 8
-"""Variables of modules that a tape says a model reads: more, nobody looks at."""
+"""Variables of modules that a tape lists as read by the model."""
 MAX_OUTSIDE_CHARACTERS = 200
 """The name of one of these."""
 MAX_RANGE_BYTES = 1024 * 1024

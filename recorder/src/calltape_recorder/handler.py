@@ -1,4 +1,4 @@
-"""Handles one call: counts it, looks at it, decides, copies, and hands it over.
+"""Handles one call: counts it, captures it, decides, copies, and hands it over.
 
 This is the path inside the application's call. If something goes wrong in it, that is counted and
 logged once, and not raised. Only exceptions that were sent to the application

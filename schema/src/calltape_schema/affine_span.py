@@ -21,7 +21,7 @@ class AffineSpan:
     determinant of sizes is a multiple of 2^61 - 1.
 
     Args:
-        most: of so many numbers on, the span stays as it is, and takes no time. None: it has no
+        most: once it has this many numbers, the span stays as it is. None: it has no
             bound. One point takes a step for each number of the span.
     """
 

@@ -62,7 +62,7 @@ UNKNOWN = frozenset({
     DropReason.NOT_SEALED, DropReason.WAS_NOT_SEALED, DropReason.ELSEWHERE, DropReason.NOT_GIVEN,
     DropReason.CONTRADICTED,
 })  # fmt: skip
-"""Calls of which nobody knows what became of them."""
+"""Calls whose fate is unknown."""
 
 R = TypeVar("R", bound=str)
 _MOST_SHOWN = 100

@@ -291,7 +291,7 @@ def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
 
     Args:
         value: an instance of a class that :func:`is_jagged_class` knows.
-        of_input: whether it is an argument. Of a result nobody asks whether it requires a gradient.
+        of_input: whether it is an argument. It is irrelevant whether a result requires a gradient.
     """
     state = dict_of(value) or {}
     values: Any = state.get("_values")

@@ -188,7 +188,7 @@ _UNPACK_ERRORS = (
 
 
 def unpack(data: bytes | memoryview, bound: int = MAX_DOCUMENT_BYTES) -> Any:
-    """Decodes one msgpack document of at most so many bytes. Arrays become tuples.
+    """Decodes one msgpack document of at most ``bound`` bytes. Arrays become tuples.
 
     Raises:
         TapeError: ``limit`` if the document is too large or has too many values; ``damaged`` if

@@ -20,7 +20,7 @@ _reader: ContextVar[Reader] = ContextVar("reader", default="python")
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do. ``str()`` of it is text for whoever reads now.
+    """What to do. ``str()`` of it is text for the current reader.
 
     Attributes:
         python: for who calls functions.

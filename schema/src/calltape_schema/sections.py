@@ -36,7 +36,7 @@ NO_CHECKSUMS = Checksums(0)
 
 
 def steps_of(size: int) -> int:
-    """How many steps a blob of so many bytes has."""
+    """How many steps a blob of this size has."""
     return max(-(-size // CHECKED_BYTES) - 1, 0)
 
 

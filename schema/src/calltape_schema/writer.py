@@ -54,7 +54,7 @@ class TapeWriter:
         end: where the next append goes: after the last whole member.
         calls: how many calls the tape has.
         tensor_bytes: the size of all blobs.
-        table: the counted inputs. The kept calls are added here; whoever knows of others adds them.
+        table: the counted inputs. The writer adds the kept calls, and its caller the others.
             None for a tape that has no table.
 
     Args:

@@ -163,7 +163,7 @@ class _Walk:
         return 0, 0
 
     def _has_number(self, count: int) -> bool:
-        """Goes over so many nodes. Whether any has a number."""
+        """Whether any of the next ``count`` nodes has a number. Goes past them."""
         found = [self.node() for _ in range(count)]
         return any(plain or named for plain, named in found)
 

@@ -68,7 +68,7 @@ def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
 
 
 def _references_of(value: Any, state: Mapping[str, Any]) -> list[Any] | None:
-    """What an object holds; None if nobody knows."""
+    """What an object refers to; None if unknown."""
     kind = type(value)
     if kind is types.MethodType:
         return [value.__func__]

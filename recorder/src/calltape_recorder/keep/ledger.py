@@ -58,7 +58,7 @@ class Share:
     def affords(self, spent_ns: int) -> bool:
         """Whether a call that begins now is recorded, if recording cost so much so far. Each call
         asks once."""
-        if not self._durations:  # nobody knows yet what a share is
+        if not self._durations:  # a share of what is not known yet
             return True
         most = spent_ns + self._most * SHARE_CREDIT_NS
         self._earned = min(self._earned + self._most * self._typical, most)

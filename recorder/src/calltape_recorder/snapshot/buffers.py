@@ -28,7 +28,7 @@ from calltape_recorder.snapshot.facts import storage_offset
 from calltape_recorder.threads import RLock
 
 SMALL_BYTES = 64 * 1024
-"""A copy of at most so many bytes gets memory of its own. A larger one lies in pooled, pinned or
+"""A copy of at most this size gets memory of its own. A larger one lies in pooled, pinned or
 mapped memory."""
 
 _LARGE = 1 << 20
@@ -81,7 +81,7 @@ class Buffer:
 
 
 def address_of(memory: Any) -> int:
-    """Where these writable bytes lie. Whoever owns them neither moves nor closes them."""
+    """The address of these writable bytes. Their owner neither moves nor closes them."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
@@ -252,7 +252,7 @@ _copy_pieces: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportU
 
 
 array_type: Callable[[int], Any] = lru_cache(maxsize=4096)(ctypes.c_char.__mul__)
-"""The ctypes array of so many bytes. It is remembered, because to make one takes long."""
+"""The ctypes array type of a size. It is remembered, because making one takes long."""
 
 
 def memory_at(address: int, size: int) -> memoryview:

@@ -65,7 +65,7 @@ class QueuedCall:
 
 class Call(QueuedCall):
     """A call that was not handed to the writer yet. Then it becomes a :class:`QueuedCall`
-    (``__class__`` is set): whoever lets go of it last, no code of ours runs. Dynamo looks at each
+    (``__class__`` is set): no code of ours runs when it is freed. Dynamo looks at each
     function that Python runs in a thread of the application while it compiles."""
 
     __slots__ = ()

@@ -177,7 +177,7 @@ class Landing:
 
     @classmethod
     def of_size(cls, size: int, copies: Copies, pool: Buffers) -> Landing:
-        """Memory of so many bytes.
+        """Memory of this size in bytes.
 
         Raises:
             OSError, RuntimeError: there is no pinned memory.

@@ -118,7 +118,7 @@ class EarlierCopies:
 
     def find(self, leaves: Sequence[Any], facts: SideFacts) -> list[EarlierCopy | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none
-        for any. Whoever gets a copy in a pooled buffer gives it back, as any piece."""
+        for any. The caller gives a copy in a pooled buffer back, as any piece."""
         if not self._by_address:
             return None
         copies: list[EarlierCopy | None] = [None] * len(leaves)

@@ -28,8 +28,8 @@ class Strips:
         count: how many strips there are.
         width: from one strip to the next, in bytes.
         axis: along which the tensor grows.
-        free: has the length of the strips, if more can be written behind it. Whoever takes it out
-            writes there: that is one step, also where a signal handler comes between two.
+        free: has the length of the strips, if more can be written behind it. The thread that takes
+            it out writes there: that is one step, also where a signal handler comes between two.
     """
 
     __slots__ = ("address", "axis", "count", "free", "memory", "width")
@@ -140,7 +140,7 @@ def are_equal(place: Any, span: Span, address: int) -> bool:
 def _begin_equal(
     place: Any, span: Span, address: int, count: int, strip: int, first: int
 ) -> bool:  # fmt: skip
-    """Whether the strips at this address begin with those of a copy, which have so many bytes."""
+    """Whether the strips at this address begin with those of a copy, of ``first`` bytes each."""
     start, width = address_of_copy(place, span), place.width if type(place) is Strips else first
     return _each_strip(_compare, start, width, address, strip, count, first)
 

@@ -345,8 +345,8 @@ class SideCache:
 
     def counted(self) -> Iterator[tuple[Structure, Outline, int]]:
         """Structure, dtypes and shapes, each with the calls that were counted since the last time.
-        One thread alone asks. A thread may count with an entry that is evicted, if it had found it
-        before: so it stays until nobody refers to it."""
+        Only one thread calls it. Others may count with an evicted entry that they had found before:
+        so it stays until nothing refers to it."""
         with self.lock:
             entries = [*self._entries.values()]
             evicted = len(self._evicted)

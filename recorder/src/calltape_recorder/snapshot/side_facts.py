@@ -1,7 +1,6 @@
-"""One look at the tensors of one side of a call: all that is known of them before any is copied.
+"""Reads the facts of the tensors of one side of a call, before any of them is copied.
 
-Takes tensors and arrays, and the choice whose bytes are wanted; returns a :class:`Look`, for which
-each attribute was read once. The application sees nothing of it, and no operator runs.
+Each attribute of a tensor is read once, and no operator runs: the application does not notice.
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ from calltape_schema.privacy import FEWEST_RANGED
 
 
 class SideFacts:
-    """What is known of the leaves of one side before anything is copied. Sides whose leaves look
-    the same share one, and what follows from it.
+    """The facts of the leaves of one side. Sides whose leaves look the same share one object.
 
     Attributes:
-        per_leaf: facts. Those of a structure are mostly one object, whatever grows.
+        per_leaf: dtype, device and so on. Those of a structure are mostly one object.
         shapes: per leaf.
         same: per leaf, the earlier leaf that has the same memory and facts, or itself; None if no
             two leaves share memory.
@@ -201,7 +199,7 @@ def _aliased(
     leaves: list[Any], facts: list[LeafFacts], shapes: list[Shape], sizes: list[int],
     storages: list[int], wanted: Wanted,
 ) -> tuple[tuple[int, ...], tuple[Alias | None, ...]]:  # fmt: skip
-    """``same`` and ``storages`` of a look. A leaf that is the same as another gets size 0."""
+    """``same`` and ``storages`` of a side. A leaf that is the same as another gets size 0."""
     uses = Counter(storages)
     numbers: dict[int, int] = {}
     begins: dict[int, int] = {}

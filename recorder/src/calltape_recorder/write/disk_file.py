@@ -318,7 +318,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-# Names of new files. Whoever finds a free one may still lose it to another process.
+# Names of new files. Another process may still take one that was free.
 
 
 def next_file(

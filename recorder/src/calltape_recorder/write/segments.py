@@ -100,7 +100,7 @@ class DiskBudget:
             return True
 
     def give_back(self, nbytes: int) -> None:
-        """Takes back so many bytes that were lent, as they are gone from the disk."""
+        """Takes back bytes that were lent, as they are gone from the disk."""
         with self.lock:
             self.lent -= nbytes
 
@@ -160,7 +160,7 @@ class Segments:
         self._closed = ClosedSegments(ledger, on_lost_file, notices, self._finish, self._announce)
         self._manifest: Manifest | None = None
         self._began = self._counted = time.monotonic()
-        # What the files say of the calls since the last one; None if nobody knows.
+        # What the files say of the calls since the last one; None if unknown.
         self._counts_written: tuple[Coverage, int] | None = (Coverage(), 0)
         self._first: int | None = None  # of the calls that are appended just now
         seconds = options.max_segment_seconds
@@ -435,7 +435,7 @@ class Segments:
             if not self._delete_one():
                 raise LimitReached(DropReason.MAX_DISK_BYTES)
         if options.min_free_bytes is not None and self._tape is None:
-            # Somebody may have removed the folder, and then nobody knows what is free there.
+            # Somebody may have removed the folder, and then its free space is unknown.
             make_folders(os.path.dirname(self.first_path), options.file_mode)
         while options.min_free_bytes is not None:
             found = os.statvfs(os.path.dirname(self.first_path) or ".")

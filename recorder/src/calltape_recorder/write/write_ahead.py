@@ -3,7 +3,7 @@
 Each call under way has a small tape of its own beside the recording, with only this call in it.
 When the call ends, the file is emptied and used for the next one. If the process dies in the call
 (a segmentation fault, a device assert), the file stays and has the inputs. It is a tape like any
-other, so whoever opens the directory finds the call.
+other, so tools that open the directory find the call.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class WriteAhead:
             if not self._is_closed:
                 self.complain("a file of inputs written ahead could not be emptied", error)
         finally:
-            # No interrupt comes between these two: nobody would have the file.
+            # No interrupt comes between these two: the file would be lost.
             call.ahead_file = None; self._idle.append(file)  # noqa: E702  # fmt: skip
         if self._is_closed:
             self._close_idle()

@@ -133,7 +133,7 @@ class CallQueue:
             if nbytes:
                 one, two = call.inputs, call.outputs
                 packed += ((one and one.joined) or b"") + ((two and two.joined) or b"")
-            # No signal handler runs between these two: nobody would be told of a call that is lost.
+            # No signal handler runs between these two: the call would be lost without a count.
             call.__class__ = QueuedCall; places.extend((*template, packed))  # type: ignore  # noqa: E702  # fmt: skip
             is_due = len(places) >= self._due
         if len(places) >= self._most:
