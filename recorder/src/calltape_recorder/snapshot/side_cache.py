@@ -59,15 +59,13 @@ Guards: Any = getattr(
 
 
 class SideGuards:
-    """Leaves that came twice in a row: plain and contiguous tensors.
+    """Guards for leaves that came twice in a row: plain and contiguous tensors.
 
-    Torch's guards end the process if they are shown a nested tensor, or are made of a tensor
-    without strides. So they are made of plain tensors only, and before they are shown a leaf, its
-    type is checked. They lie on the heap between the tensors of the application, and keep it from
-    joining what is free beside them: those of each length of a growing cache took gigabytes of an
-    application. So many leaves have guards of their own only if the calls before and after look the
-    same. If not, they share guards that do not know their sizes with all leaves of the same
-    structure.
+    Torch's guards end the process if they are given a nested tensor, or made of a tensor without
+    strides. So only plain tensors make guards, and the type of a leaf is checked first. Guards lie
+    on the heap between the application's tensors and fragment it: those of each length of a growing
+    cache took gigabytes. So a side of many leaves has guards of its own only if the calls before
+    and after look the same; the other sides of its structure share guards without sizes.
 
     Attributes:
         cached: the entry of sides with these leaves.
