@@ -145,8 +145,8 @@ FAULTS = (
     Fault(
         "schema-span-without-constant",
         f"{_SCHEMA}affine_span.py",
-        "row = [1, *values]",
-        "row = [0, *values]",
+        "point = [1, *values]",
+        "point = [0, *values]",
         "novelty() drops a call that refutes what the kept calls suggest.",
         ("schema/test_affine_span.py", "recorder/keep/test_novelty.py"),
     ),
