@@ -47,7 +47,7 @@ class Recent:
             size: about how many bytes the value takes, beyond those of any small object; or what
                 says that of a value.
         """
-        found = self._known.get(key)
+        found = self._entries.get(key)
         if found is None:
             made = make()
             self.keep(key, made, size(made) if callable(size) else size)
