@@ -441,11 +441,6 @@ class InputsTable:
         """The same for kinds."""
         return self._kinds.below
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether every call that was counted has a row."""
-        return not (self.kinds or self.other.seen)
-
     def totals(self) -> Counts:
         """All calls."""
         totals = Counts()

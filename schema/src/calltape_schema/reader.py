@@ -168,11 +168,7 @@ class TapeReader:
         self._chains: tuple[int, dict[str, Chain | TapeError]] = (-1, {})  # of the last call asked
 
     def scan(self, watch: Watch = lambda found, size: found) -> Scan:
-        """Walks over the tape, once.
-
-        Args:
-            watch: sees the members as the walk comes to them.
-        """
+        """Walks over the tape, once. ``watch`` sees the members as the walk comes to them."""
         if self._scan is None:
             where = self.manifest.tape, self.start
             self._scan = Scan(self.source, *where, self.end, self.end_at, watch)

@@ -39,14 +39,8 @@ class Recent:
         return None if found is None else found[0]
 
     def once(self, key: Hashable, make: Callable[[], T], size: int | Callable[[T], int] = 0) -> T:
-        """What was kept for a key, or else what is made now, and kept.
-
-        Args:
-            key: of the value.
-            make: makes it.
-            size: about how many bytes the value takes, beyond those of any small object; or what
-                says that of a value.
-        """
+        """What was kept for a key, or else what is made now, and kept. ``size`` is, or says of the
+        value, about how many bytes it takes beyond those of any small object."""
         found = self._entries.get(key)
         if found is None:
             made = make()

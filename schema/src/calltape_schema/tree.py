@@ -436,11 +436,8 @@ _structures: TypeAdapter[Structure] = TypeAdapter(Structure)
 
 
 def encode_structure(document: Any) -> bytes:
-    """Validates and encodes a structure, in canonical form. The recorder calls this once for each
-    distinct structure, so that it writes only what readers accept.
-
-    Args:
-        document: plain data of the form of :class:`Structure`.
+    """Validates plain data of the form of :class:`Structure`, and encodes it in canonical form. The
+    recorder calls this once for each structure, so that it writes only what readers accept.
 
     Raises:
         TapeError: ``invalid`` or ``limit``.
