@@ -34,8 +34,7 @@ from calltape_analyzer.facts import (
     document_of,
 )
 from calltape_analyzer.programs.notes import ByValues, OneSize
-from calltape_analyzer.programs.reasons import Because, Why
-from calltape_analyzer.programs.rejections import ByTrace, OtherSize
+from calltape_analyzer.programs.reasons import Because, ByTrace, OtherSize, Why
 
 SOURCE = Path(calltape_analyzer.__file__).parent
 EVERYTHING = (

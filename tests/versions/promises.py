@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from calltape_analyzer.programs.torch_model import NEEDED
+from calltape_analyzer.programs.exported_model import NEEDED
 
 try:
     import tomllib

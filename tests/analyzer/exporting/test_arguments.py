@@ -9,7 +9,7 @@ import torch
 
 from calltape_analyzer import NoVariant, export
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.programs.rejections import OtherCall
+from calltape_analyzer.programs.reasons import OtherCall
 from calltape_analyzer.pytree.placeholder import Placeholder
 from tests.analyzer.exported import Call, call, made, taped
 from tests.analyzer.exporting.models import (

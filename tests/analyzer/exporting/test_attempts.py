@@ -14,8 +14,7 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.torch_fixes.constant_tensors import known_constants
 from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
-from calltape_analyzer.programs.reasons import OfCall
-from calltape_analyzer.programs.rejections import ByTrace, OutOfRange
+from calltape_analyzer.programs.reasons import ByTrace, OfCall, OutOfRange
 from tests.analyzer.exported import (
     assert_as_module,
     call,

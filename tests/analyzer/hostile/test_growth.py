@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from calltape_analyzer import Tape, diff, dynamic_axes, open_tape, survey
 from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.observer.stored_calls import ObserverInfo, StoredCall
-from calltape_analyzer.programs.rejections import GuardFails
+from calltape_analyzer.programs.reasons import GuardFails
 from calltape_analyzer.pytree.nodes import values_in
 from calltape_analyzer.surveying.survey import Loop
 from calltape_analyzer.targets.torch_inputs import additional_inputs

@@ -15,9 +15,9 @@ from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.dispatch import CallOrigin, no_variant
+from calltape_analyzer.programs.exported_model import TorchModel
 from calltape_analyzer.programs.notes import WhyNotOthers, WhyOnly
-from calltape_analyzer.programs.rejections import OtherCall
-from calltape_analyzer.programs.torch_model import TorchModel
+from calltape_analyzer.programs.reasons import OtherCall
 from tests.analyzer.exported import call, taped
 from tests.analyzer.tapes import target_of, write_tape
 

@@ -322,7 +322,7 @@ def test_a_save_that_is_killed_leaves_what_was_there(
 ) -> None:
     # Whether files are there, whole and of one save, is known before torch reads them.
     monkeypatch.setattr(
-        "calltape_analyzer.programs.torch_model.load_exported_program", lambda *_, **__: 0
+        "calltape_analyzer.programs.exported_model.load_exported_program", lambda *_, **__: 0
     )
     old = Programs([next(iter(plain.values()))], plain.sorter)
     step = 0

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from calltape_analyzer import NoVariant, TapeError, check, export, load_programs, open_tape, replay
-from calltape_analyzer.programs.torch_model import demand_torch, write_numbers
+from calltape_analyzer.programs.exported_model import demand_torch, write_numbers
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
 from tests.analyzer.exporting.models import Model, t

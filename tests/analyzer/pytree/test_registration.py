@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calltape_analyzer import InputObserver, TapeError, open_tape, register_flattening_functions
-from calltape_analyzer.programs.torch_model import NEEDED
+from calltape_analyzer.programs.exported_model import NEEDED
 from calltape_recorder import record
 from tests.pytree_nodes import deregister
 

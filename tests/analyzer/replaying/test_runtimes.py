@@ -16,11 +16,10 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Rejection
 from calltape_analyzer.programs import loading
 from calltape_analyzer.programs.conditions import Sized
-from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
 from calltape_analyzer.programs.loading import runtime_of
 from calltape_analyzer.programs.onnx_model import OnnxModel
-from calltape_analyzer.programs.rejections import OtherCall, OutOfRange
-from calltape_analyzer.programs.torch_model import TorchModel
+from calltape_analyzer.programs.reasons import OtherCall, OutOfRange
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.models import Model, t
 

@@ -51,11 +51,10 @@ from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.caller_objects import as_traced
 from calltape_analyzer.programs.conditions import Conditions
-from calltape_analyzer.programs.exported_model import ExportedModel
+from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfCall, OfModel, stopped_by
 from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
-from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.alternatives import breaks, can_merge, looser_variants, merged

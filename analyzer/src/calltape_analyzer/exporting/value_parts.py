@@ -30,8 +30,7 @@ from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
-from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.rejections import constants_of
+from calltape_analyzer.programs.program import Program, constants_of
 from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -153,8 +152,8 @@ _MAX_CROSSED = 3
 
 
 def with_open_floats(variant: VariantFacts) -> VariantFacts | None:
-    """The variant with the floats that vary as inputs of its program; None if none vary, if they
-    are constants or inputs already, or if texts vary as well."""
+    """The variant with its varying floats as inputs of its program; None if none vary, if they are
+    constants or inputs already, or if texts vary as well."""
     varying = set(variant.group.varying)
     if not varying or variant.constant_scalars or variant.open_floats:
         return None
@@ -232,8 +231,8 @@ def serves_all_values(
     everywhere: Sequence[ValueCalls],
     session: Session,
 ) -> bool:
-    """Whether a program returns what the model does for values that it was not traced with; a note
-    says how many were tried. Of many values the ones with most calls are tried.
+    """Whether a program that was traced with one value returns what the model does for others; a
+    note says how many were tried. Of many values the ones with most calls are tried.
 
     Args:
         program: what was traced.

@@ -20,7 +20,7 @@ from typing import Any
 
 from calltape_analyzer.facts import Rejection
 from calltape_analyzer.foreign_errors import inputs_in
-from calltape_analyzer.programs import rejections
+from calltape_analyzer.programs import reasons
 
 __all__ = ["MAX_TEXT", "Conditions", "Sized"]
 
@@ -115,9 +115,9 @@ class Conditions:
             if not isinstance(value, Sized) or dtype is None:
                 continue
             if value.dtype != dtype:
-                return rejections.OtherDtype(name, value.dtype, dtype)
+                return reasons.OtherDtype(name, value.dtype, dtype)
             if len(sizes) != len(value.shape):
-                return rejections.OtherRank(name, len(value.shape), len(sizes))
+                return reasons.OtherRank(name, len(value.shape), len(sizes))
             for axis, (wanted, size) in enumerate(zip(sizes, value.shape, strict=True)):
                 found = self._size(f"{name}[{axis}]", wanted, size, bound)
                 if found is not None:
@@ -137,24 +137,24 @@ class Conditions:
                 found = found[key]
             return names.get(id(found)) or ".".join(map(str, keys))
 
-        return rejections.GuardFails(broken, tuple(name_of(keys) for _, keys in inputs_in(broken)))
+        return reasons.GuardFails(broken, tuple(name_of(keys) for _, keys in inputs_in(broken)))
 
     def _size(
         self, where: str, wanted: int | str | None, size: int, bound: dict[str, int]
     ) -> Rejection | None:
         if isinstance(wanted, int):
-            return None if wanted == size else rejections.OtherSize(where, size, wanted)
+            return None if wanted == size else reasons.OtherSize(where, size, wanted)
         if wanted is None:
             return None
         known = bound.setdefault(wanted, size)
         if known != size:
-            return rejections.UnequalSizes(where, size, known)
+            return reasons.UnequalSizes(where, size, known)
         low, high = self.ranges.get(wanted, (None, None))
         # A trace never has sizes of 0 and 1, so its range begins at 2; torch does not check that.
         if low is not None and low > 2 and size < low:
-            return rejections.OutOfRange(where, size, least=low)
+            return reasons.OutOfRange(where, size, least=low)
         if high is not None and size > high:
-            return rejections.OutOfRange(where, size, most=high)
+            return reasons.OutOfRange(where, size, most=high)
         return None
 
     def understood(self, arguments: Mapping[str, Any]) -> bool:

@@ -1,30 +1,53 @@
-"""A model that was exported, as its runtime takes it: one class for each runtime.
+"""An exported model in its runtime: the interface that every runtime implements, and torch's own.
 
-Whoever checks, replays or verifies calls knows this interface only. It takes the inputs of a call
-by name, and returns the outputs, or the reason why the model would not take them.
+Code that checks, replays or verifies calls knows only this interface. It takes the inputs of a call
+by name and returns the outputs, or the reason why the model would reject them.
+
+Before torch 2.12 a verified program can silently return wrong results: it serves the other side of
+``if mask.all()`` (2.9 to 2.11), or a size is wrong (2.6, 2.7). Recording and reading tapes work
+with older versions.
+
+``torch.export.save`` (2.15) cannot write ``math.floor``, ``math.ceil``, ``round`` and ``abs``,
+which occur in conditions on floats and in returned numbers. Equivalent operators that it can write
+replace them.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Rejection
-from calltape_analyzer.programs.conditions import Sized
+from calltape_analyzer.model.calls import without_autocast
+from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.reasons import End
+from calltape_analyzer.programs.untrusted_files import demand_trust, is_pt2, load_exported_program
 
 if TYPE_CHECKING:
+    from torch.fx import Graph, Node
     from typing_extensions import Self
 
     from calltape_analyzer.tape import Tape
 
-__all__ = ["ConditionError", "ExportedModel", "UnloadedModel"]
+__all__ = [
+    "NEEDED",
+    "ConditionError",
+    "ExportedModel",
+    "TorchModel",
+    "UnloadedModel",
+    "demand_torch",
+    "write_numbers",
+]
 
 
 class ConditionError(RuntimeError):
@@ -196,3 +219,240 @@ class UnloadedModel(ExportedModel):
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         raise UsageError(f"{self.exported} was not loaded", advice="see load_programs")
+
+
+NEEDED = (2, 12)
+"""What exports are tested with, and newer (docs/versions.md)."""
+
+
+def demand_torch() -> None:
+    """Rejects a torch that is too old for programs. Builds of one's own between two releases
+    (``2.12.0a0+git1234``) count as the release that they lead to.
+
+    Raises:
+        UsageError: it is too old; says what is installed, and what is needed.
+    """
+    import torch
+
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is not None and (int(found[1]), int(found[2])) < NEEDED:
+        needed = ".".join(map(str, NEEDED))
+        raise UsageError(
+            f"torch {torch.__version__} is installed, and exported programs need {needed} or "
+            "newer: with an older one they can give wrong results with no word",
+            advice=f"install torch {needed} or newer here, or export on another machine; "
+            "recording and reading tapes work with this one",
+        )
+
+
+class TorchModel(ExportedModel):
+    """Runs a ``torch.export.ExportedProgram``, which has the buffers of the model that it was made
+    of, may write to them and to its inputs, and checks its own conditions."""
+
+    runtime = "torch"
+    suffix = ".pt2"
+    is_code = True
+    has_state = True
+    checks_conditions = True
+
+    def __init__(self, exported: Any, names: Sequence[str] | None = None) -> None:
+        super().__init__(exported, names)
+        self._names = names
+
+    @classmethod
+    def takes(cls, source: Any) -> bool:
+        """Whether it is a ``.pt2`` file, or a program."""
+        if isinstance(source, str | os.PathLike):
+            return is_pt2(source)
+        return hasattr(source, "graph_signature")
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        names: Sequence[str] | None = None,
+        *,
+        trusted: bool = False,
+    ) -> Self:
+        demand_trust(path, trusted)
+        return cls(load_exported_program(path, trusted=trusted), names)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, source: Any, tape: Tape, *, trusted: bool, to_run: bool) -> Iterator[Self]:
+        demand_torch()
+        is_path = isinstance(source, str | os.PathLike)
+        if is_path:
+            demand_trust(source, trusted)
+        with ExitStack() as stack:
+            if is_path or to_run:
+                # A program of classes needs these registered to be loaded and called.
+                from calltape_analyzer.pytree.registration import register_flattening_functions
+
+                stack.enter_context(register_flattening_functions(tape=tape))
+            yield cls.from_file(source, trusted=trusted) if is_path else cls(source)
+
+    @property
+    def module(self) -> Any:
+        """What is called, made when it is first needed. It has the program's buffers."""
+        return self._module
+
+    @cached_property
+    def _module(self) -> Any:
+        return self.exported.module()
+
+    @cached_property
+    def _inputs(self) -> dict[str, Any]:
+        """All inputs by name, each with the arguments of the graph that it is."""
+        specs = [
+            spec.arg
+            for spec in self.exported.graph_signature.input_specs
+            if spec.kind.name == "USER_INPUT"
+        ]
+        names = self._names or [arg.name for arg in specs]
+        return dict(zip(names, specs, strict=True))
+
+    @cached_property
+    def _nesting(self) -> Any:
+        """torch's spec of ``(args, kwargs)``, which it makes anew whenever it is asked for."""
+        return self.exported.call_spec.in_spec
+
+    @cached_property
+    def _conditions(self) -> Conditions:
+        return Conditions.of(self.exported, list(self._inputs))
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        return [
+            name
+            for name, arg in self._inputs.items()
+            if type(arg).__name__ != "ConstantArgument"
+        ]  # fmt: skip
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        import torch
+        from torch.utils import _pytree as pytree
+
+        flat = self._flat(inputs)
+        args, kwargs = pytree.tree_unflatten(flat, self._nesting)
+        with without_autocast(), torch.no_grad():
+            returned = self.module(*args, **kwargs)
+        leaves = pytree.tree_leaves(returned)
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
+
+    def _flat(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """The inputs in order, with the program's own value for a constant that is not given."""
+        return [
+            inputs[name] if name in inputs else getattr(arg, "value", None)
+            for name, arg in self._inputs.items()
+        ]
+
+    def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
+        values = self._flat(sizes)
+        return self._conditions.reject(values, self._arguments(values))
+
+    def _arguments(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The inputs by parameter, nested as the program takes them, as far as its spec names
+        them."""
+        import inspect
+
+        from torch.utils import _pytree as pytree
+
+        try:
+            args, kwargs = pytree.tree_unflatten(list(values), self._nesting)
+            names = list(inspect.signature(self.module.forward).parameters)
+            return dict(zip(names, args, strict=False)) | dict(kwargs)
+        except Exception:  # a class of its own in the spec: conditions on it are not evaluated
+            return {}
+
+    def save(self, path: Path) -> None:
+        """Writes a ``.pt2``, without the values that it was traced with: they come from recorded
+        calls, which may be private."""
+        import torch
+
+        write_numbers(self.exported.graph)
+        inputs, self.exported._example_inputs = self.exported._example_inputs, None
+        try:
+            torch.export.save(self.exported, str(path))
+        finally:
+            self.exported._example_inputs = inputs
+
+
+def write_numbers(graph: Graph) -> None:
+    """Replaces in a graph what torch cannot write. Each number stays what it is."""
+    for node in list(graph.nodes):
+        made = _MADE_OF.get(node.target) if node.op == "call_function" else None
+        if made is None or any(one is not None for one in node.args[1:]) or node.kwargs:
+            continue  # round(x, 2) is correct to the last bit, which nothing else gives
+        with graph.inserting_before(node):
+            found = made(_Writing(graph), node.args[0])
+        # torch cannot read the bounds of what is rounded, if that is a symbol alone.
+        found.meta["val"] = node.target(1.0 * node.args[0].meta["val"])
+        node.replace_all_uses_with(found)
+        _note_values(graph, found)
+        graph.erase_node(node)
+        found.name = node.name  # it may be an output, which the program knows by its name
+
+
+def _note_values(graph: Graph, changed: Node) -> None:
+    """Lets what is computed from a number be known by the value that the number is known by now."""
+    from torch._ops import OpOverload
+
+    new = {changed}
+    for node in graph.nodes:
+        of_python = node.op == "call_function" and not isinstance(node.target, OpOverload)
+        if of_python and not new.isdisjoint(node.all_input_nodes):
+            new.add(node)
+            node.meta["val"] = node.target(*_values(node.args))
+
+
+def _values(args: Iterable[Any]) -> list[Any]:
+    from torch.fx import Node
+
+    return [one.meta["val"] if isinstance(one, Node) else one for one in args]
+
+
+class _Writing:
+    """Adds functions to a graph, at its insertion point."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        node = self._graph.call_function(function, args)
+        node.meta["val"] = function(*_values(args))
+        return node
+
+    def either(self, condition: Node, one: Any, other: Any) -> Node:
+        import torch
+
+        return self(torch.sym_ite, condition, one, other)  # type: ignore[no-any-return]
+
+
+def _floor(write: _Writing, x: Node) -> Node:
+    whole = write(math.trunc, x)
+    return write.either(write(operator.gt, whole, x), write(operator.sub, whole, 1), whole)
+
+
+def _ceil(write: _Writing, x: Node) -> Node:
+    whole = write(math.trunc, x)
+    return write.either(write(operator.lt, whole, x), write(operator.add, whole, 1), whole)
+
+
+def _round(write: _Writing, x: Node) -> Node:
+    """To the nearest int; to an even one if two are as near."""
+    below = _floor(write, x)
+    above = write(operator.add, below, 1)
+    even = write(operator.add, below, write(operator.mod, below, 2))
+    rest = write(operator.sub, x, below)  # exact
+    near = write.either(write(operator.gt, rest, 0.5), above, even)
+    return write.either(write(operator.lt, rest, 0.5), below, near)
+
+
+def _abs(write: _Writing, x: Node) -> Node:
+    return write.either(write(operator.lt, x, 0), write(operator.neg, x), x)
+
+
+_MADE_OF: dict[Any, Callable[[_Writing, Node], Node]] = {
+    math.floor: _floor, math.ceil: _ceil, round: _round, abs: _abs, operator.abs: _abs,
+}  # fmt: skip

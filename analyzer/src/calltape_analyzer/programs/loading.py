@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
+from calltape_analyzer.programs.exported_model import (
+    ExportedModel,
+    TorchModel,
+    UnloadedModel,
+    demand_torch,
+)
 from calltape_analyzer.programs.manifest import (
     FileFacts,
     Manifest,
@@ -24,7 +29,6 @@ from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.saved_program import check_program, program_parts, signature_of
-from calltape_analyzer.programs.torch_model import TorchModel, demand_torch
 from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust, digest_of
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 

@@ -19,7 +19,7 @@ from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.facts import Rejection
 from calltape_analyzer.foreign_errors import failed_text, says_where
-from calltape_analyzer.programs import rejections
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ConditionError, ExportedModel
 from calltape_analyzer.programs.onnx_session import (
@@ -246,19 +246,19 @@ def _rejected(
     dimensions have in this call, and where."""
     name, shape = declared.name, tensor.shape
     if declared.dtype is not None and declared.dtype != tensor.dtype:
-        return rejections.OtherDtype(name, tensor.dtype, declared.dtype, "model")
+        return reasons.OtherDtype(name, tensor.dtype, declared.dtype, "model")
     if declared.dims is None:
         return None
     if len(declared.dims) != len(shape):
-        return rejections.OtherRank(name, len(shape), len(declared.dims), "model")
+        return reasons.OtherRank(name, len(shape), len(declared.dims), "model")
     for axis, (wanted, size) in enumerate(zip(declared.dims, shape, strict=True)):
         where = f"{name}[{axis}]"
         if isinstance(wanted, int) and wanted != size:
-            return rejections.OtherSize(where, size, wanted, "model")
+            return reasons.OtherSize(where, size, wanted, "model")
         if isinstance(wanted, str) and wanted.isidentifier():
             known, place = named.setdefault(wanted, (size, where))
             if known != size:
-                return rejections.UnequalNames(where, size, place, known, wanted)
+                return reasons.UnequalNames(where, size, place, known, wanted)
     return None
 
 

@@ -16,11 +16,11 @@ from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.distinctions import difference_of
-from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.groups import Group, SortedCall, shown_constant
 from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes as kinds
-from calltape_analyzer.programs import rejections
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.caller_objects import (
     as_traced,
     kept_layouts,
@@ -29,9 +29,8 @@ from calltape_analyzer.programs.caller_objects import (
 )
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.rejections import rejects_constants, unknown_class_in
 from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.nodes import ABSENT, values_in
 from calltape_analyzer.pytree.placeholder import Placeholder, Unmade, placeholders_in
@@ -42,11 +41,14 @@ from calltape_schema.tree import (
     DictNode,
     FieldsNode,
     Leaf,
+    Node,
+    ScalarNode,
     SequenceNode,
+    children_of,
     walk,
 )
 
-__all__ = ["Program"]
+__all__ = ["Program", "constants_of", "unknown_class_in"]
 
 _MAX_SHOWN = 4
 """Names of a state whose values a note has."""
@@ -308,7 +310,7 @@ class Program:
         places = self.variant.group.layout.tensors
         self.never_own = frozenset(i for i, place in enumerate(places) if str(place) in paths)
 
-    def _rejects_own(self, sample: Sample) -> rejections.SharesMemory | None:
+    def _rejects_own(self, sample: Sample) -> reasons.SharesMemory | None:
         if not self.never_own or self.owner is None:
             return None
         named = (*self.owner.named_parameters(), *self.owner.named_buffers())
@@ -317,10 +319,10 @@ class Program:
             memory = memory_of(sample.tensors[number])
             if memory is not None and memory in own:
                 place = self.variant.group.layout.tensors[number]
-                return rejections.SharesMemory(str(place), own[memory])
+                return reasons.SharesMemory(str(place), own[memory])
         return None
 
-    def rejects_constants(self, tensor_at: Callable[[int], Any]) -> rejections.OtherValue | None:
+    def rejects_constants(self, tensor_at: Callable[[int], Any]) -> reasons.OtherValue | None:
         """The same, of a call whose tensors are read one by one.
 
         Args:
@@ -337,7 +339,7 @@ class Program:
                 continue
             if not torch.equal(given.cpu(), value.cpu()):
                 name = self.variant.group.layout.tensors[place]
-                return rejections.OtherValue(str(name), str(given.tolist()), str(value.tolist()))
+                return reasons.OtherValue(str(name), str(given.tolist()), str(value.tolist()))
         return None
 
     def rejects_call(self, placed: SortedCall) -> Rejection | None:
@@ -346,9 +348,9 @@ class Program:
         row = self.variant.row_in(placed.key, placed.row)
         if row is None:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
-            return unknown or rejections.OtherCall(difference_of(self.variant.group, placed))
+            return unknown or reasons.OtherCall(difference_of(self.variant.group, placed))
         leaves = placed.leaves if placed.key.covers(self.variant.group.key) else None
-        return rejects_constants(self.variant, placed) or self.rejects(row, leaves)
+        return _rejects_constants(self.variant, placed) or self.rejects(row, leaves)
 
     def rejects(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> Rejection | None:
         """Why the program rejects the sizes of a row; None if it takes them.
@@ -359,10 +361,10 @@ class Program:
         """
         rejection = self.variant.rejects(row)
         if rejection is None and (traced := self.conditions_reject(row, leaves)) is not None:
-            rejection = rejections.ByTrace(traced)
+            rejection = reasons.ByTrace(traced)
         if rejection is None and self.only is not None and row not in self.only:
             # Nobody knows whether it would be right at a size that was not recorded.
-            return rejections.Unverified(row in self._rows, self._serves_only)
+            return reasons.Unverified(row in self._rows, self._serves_only)
         return rejection
 
     def serve_only(self, rows: Collection[SizeRow], why: Fact) -> None:
@@ -426,3 +428,63 @@ class Program:
         values = self.plan.values(Sample(tensors, scalars))
         args, kwargs = self.plan.arguments(values)
         return values, dict(zip(self.plan.forms, args, strict=False)) | kwargs
+
+
+_PLACEHOLDER = name_of(Placeholder)
+
+
+def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
+    """The texts and floats of a call, by argument and path."""
+    every = zip(call.layout.others, call.constants, strict=True)
+    return {(place.argument, place.path): value for place, value in every}
+
+
+def _rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.OtherValue | None:
+    """Why a program that is for one value is not for a call; None if it is."""
+    given = constants_of(call) if variant.constant_scalars else {}
+    for i, value in variant.constant_scalars.items():
+        place = variant.group.layout.scalars[i]
+        got = given.get((place.argument, place.path))
+        if repr(got) != repr(value):
+            shown, own = shown_constant(got), shown_constant(value)
+            return reasons.OtherValue(str(place), shown, own if own != shown else None)
+    return None
+
+
+def unknown_class_in(
+    group: Group, placed: SortedCall, classes: ClassIndex
+) -> reasons.UnknownClass | None:
+    """The first argument that differs from a group's for this reason; None if none does.
+
+    Args:
+        group: of the program.
+        placed: the call.
+        classes: the classes that the program was loaded with.
+    """
+    theirs = dict(placed.layout.keys)
+    for name, key in group.layout.keys:
+        if name in placed.layout.nodes and theirs[name] != key:
+            node = placed.layout.nodes[name]
+            found = _type_name(node, placed)
+            if found is not None and classes.get(found) is None:
+                return reasons.UnknownClass(name, found, _is_placeholder(node))
+    return None
+
+
+def _type_name(root: Node, placed: SortedCall) -> str | None:
+    """The class that a placeholder in a tree stands for."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, FieldsNode) and _is_placeholder(node):
+            named = dict(zip(node.fields, node.children, strict=True)).get("type_name")
+            if isinstance(named, ScalarNode):
+                constants = zip(placed.layout.others, placed.constants, strict=True)
+                path = placed.layout.scalars[named.scalar]
+                return next((str(value) for place, value in constants if place == path), None)
+        waiting += children_of(node)
+    return None
+
+
+def _is_placeholder(node: Node) -> bool:
+    return isinstance(node, FieldsNode) and node.type == _PLACEHOLDER

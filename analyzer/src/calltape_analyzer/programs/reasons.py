@@ -1,12 +1,14 @@
-"""Why there is no program, or no better one: what came of an attempt, what a variant lacks, and why
-sizes that no call had were not tried."""
+"""Why there is no program, no better one, or none that takes a call: the result of an attempt, what
+a variant lacks, which unrecorded sizes were not tried, and how a call differs from a program's."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
-from calltape_analyzer.facts import Fact, Names
-from calltape_analyzer.foreign_errors import ErrorKind, Raised
+from calltape_analyzer.facts import Fact, Names, Rejection
+from calltape_analyzer.foreign_errors import ErrorKind, Raised, inputs_in, size_in
+from calltape_analyzer.programs.notes import ServesOnly
 
 
 class Why(Enum):
@@ -321,3 +323,176 @@ class ValuesRejected(Fact, code="values_rejected"):
     """A call has recorded sizes, and values that no program takes."""
 
     call: int
+
+
+Taker = Literal["model", "program"]
+
+
+class OtherCall(Rejection, code="other_call"):
+    """A call has another structure, dtype or constant than the calls of the program."""
+
+    difference: str
+
+
+class UnknownClass(Rejection, code="unknown_class"):
+    """An argument is a placeholder for an object of a class, or holds one: the class was not known
+    when the programs were loaded."""
+
+    argument: str
+    type_name: str
+    is_whole: bool
+
+
+class LeftOut(Rejection, code="left_out"):
+    """A call passes arguments that were left out at the export."""
+
+    names: Names
+
+
+class OtherDtype(Rejection, code="other_dtype"):
+    """A tensor has another dtype than an input."""
+
+    place: str
+    got: str
+    wanted: str
+    by: Taker = "program"
+
+
+class OtherRank(Rejection, code="other_rank"):
+    """A tensor has more or fewer dimensions than an input."""
+
+    place: str
+    got: int
+    wanted: int
+    by: Taker = "program"
+
+
+class OtherSize(Rejection, code="other_size"):
+    """A size or an int is another one than that of an input."""
+
+    place: str
+    got: int
+    wanted: int
+    by: Taker = "program"
+
+
+class UnequalSizes(Rejection, code="unequal_sizes"):
+    """A size is another one than elsewhere in the call, and a trace took them to be equal."""
+
+    place: str
+    got: int
+    wanted: int
+
+
+class UnequalNames(Rejection, code="unequal_names"):
+    """Two sizes differ whose dimensions have one name in an ONNX model."""
+
+    place: str
+    got: int
+    other: str
+    wanted: int
+    name: str
+
+
+class OutOfRange(Rejection, code="out_of_range"):
+    """A size is below the least, or above the most, that a trace allows."""
+
+    place: str
+    got: int
+    least: int | None = None
+    most: int | None = None
+
+
+class GuardFails(Rejection, code="guard_fails"):
+    """A condition on sizes does not hold.
+
+    Attributes:
+        guard: in torch's notation.
+        names: of the inputs in it, in their order.
+    """
+
+    guard: str
+    names: Names
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The names of the inputs, by what torch writes."""
+        return dict(zip((text for text, _ in inputs_in(self.guard)), self.names, strict=False))
+
+    @property
+    def dimension(self) -> str | None:
+        found = size_in(self.guard)
+        return None if found is None else f"{self.named.get(found[0], found[0])}{found[1]}"
+
+
+class ByTrace(Rejection, code="by_trace"):
+    """A condition of a trace does not hold: recorded calls do not say so."""
+
+    condition: Rejection
+
+    @property
+    def dimension(self) -> str | None:
+        return self.condition.dimension
+
+
+class OtherValue(Rejection, code="other_value"):
+    """A text, number or tensor has another value than the constant of a program, as shown; None if
+    both look the same when they are cut."""
+
+    place: str
+    got: str
+    wanted: str | None
+
+
+class SharesMemory(Rejection, code="shares_memory"):
+    """An argument is the model's own tensor, for which the model returns something else."""
+
+    place: str
+    own: str
+
+
+class Unverified(Rejection, code="unverified"):
+    """A program that serves only some sizes was not verified at these; nobody knows whether it
+    would be right.
+
+    Attributes:
+        recorded: whether calls had them.
+        only: what it serves.
+    """
+
+    recorded: bool
+    only: ServesOnly | None
+
+
+class RunFailed(Rejection, code="run_failed"):
+    """A program took the call, and raised an error."""
+
+    why: Fact
+
+
+class NotExported(Rejection, code="not_exported"):
+    """There is no program."""
+
+    why: Fact
+
+
+class NoProgram(Rejection, code="no_program"):
+    """None of several programs takes a call.
+
+    Attributes:
+        names, whys: of the programs, in the same order.
+    """
+
+    names: Names
+    whys: tuple[Fact, ...]
+
+    @property
+    def dimension(self) -> str | None:
+        known = (why.dimension for why in self.whys if isinstance(why, Rejection))
+        return next(filter(None, known), None)
+
+
+class FilledState(Rejection, code="filled_state"):
+    """The call brings a cache that is filled, and the model takes none."""
+
+    name: str

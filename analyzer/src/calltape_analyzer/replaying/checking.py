@@ -16,7 +16,7 @@ from calltape_analyzer.facts import Note, Rejection
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.traffic_counters import has_raised
-from calltape_analyzer.programs import rejections
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.loading import declared_programs, opened_model
@@ -155,12 +155,12 @@ def _deciding(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
 def _decided_by_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Decision:
     # Their own sorter leaves out the arguments that were left out at their export.
     placed = programs.sorter.sorted(call.record.inputs)
-    found, reasons = programs.for_sizes(
+    found, rejected = programs.for_sizes(
         placed, tape.removed, leaf_at=lambda number: call.tensor("inputs", number)
     )
     if found is not None:
         return found, None
-    return None, rejections.NoProgram(tuple(reasons), tuple(reasons.values()))
+    return None, reasons.NoProgram(tuple(rejected), tuple(rejected.values()))
 
 
 def _decided_by_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Decision:
@@ -175,12 +175,12 @@ def _decided_by_model(model: ExportedModel, advice: str, _: Call, placed: Sorted
     return None, model.rejects(sizes) or _unused_state(placed, values.values())
 
 
-def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> rejections.FilledState | None:
+def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> reasons.FilledState | None:
     """A state that the call brings and the model does not take: it would compute something else. An
     exporter leaves out other arguments if the model does not use them."""
     taken = {value.argument for value in used if value.kind == "tensor"}
     filled = {place.argument for place in placed.layout.tensors}
     for name, node in placed.layout.nodes.items():
         if name in filled and name not in taken and is_cache_argument(name, node):
-            return rejections.FilledState(name)
+            return reasons.FilledState(name)
     return None

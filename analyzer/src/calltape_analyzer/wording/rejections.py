@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calltape_analyzer.foreign_errors import AssertionFailed, OtherAssertion
-from calltape_analyzer.programs import rejections
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.pytree.classes import is_never_made
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.text import printable
@@ -30,7 +30,7 @@ def _zeros(found: NewZeros) -> str:
     return told if found.why is None else f"{told}; {found.why}"
 
 
-def _unknown_class(found: rejections.UnknownClass) -> str:
+def _unknown_class(found: reasons.UnknownClass) -> str:
     shown = printable(found.type_name[:_MAX_NAME])
     told = f"{found.argument} {'is' if found.is_whole else 'holds'} a Placeholder for {shown}"
     if is_never_made(found.type_name):
@@ -40,24 +40,24 @@ def _unknown_class(found: rejections.UnknownClass) -> str:
     return f"{told}, which was not known when the programs were loaded; {how}"
 
 
-def _range(found: rejections.OutOfRange) -> str:
+def _range(found: reasons.OutOfRange) -> str:
     bound = f"least {found.least}" if found.least is not None else f"most {found.most}"
     return f"{found.place} is {found.got}; the program takes at {bound}"
 
 
-def _value(found: rejections.OtherValue) -> str:
+def _value(found: reasons.OtherValue) -> str:
     own = "another" if found.wanted is None else found.wanted
     return f"{found.place} is {found.got}; this program has {own}"
 
 
-def _unverified(found: rejections.Unverified) -> str:
+def _unverified(found: reasons.Unverified) -> str:
     only = "" if found.only is None else f"; it {found.only}"
     if found.recorded:
         return f"calls of these sizes were recorded, and it was not verified with them{only}"
     return f"it was not verified at these sizes{only}"
 
 
-def _not_exported(found: rejections.NotExported) -> str:
+def _not_exported(found: reasons.NotExported) -> str:
     why = str(found.why)
     cut = why if len(why) <= _MAX_REASON else f"{why[:_MAX_REASON]}…"
     return f"not exported: {cut}"
@@ -73,29 +73,27 @@ WORDS = {
     OtherVariant: "not {condition}",
     ExcludedSize: _excluded,
     NewZeros: _zeros,
-    rejections.OtherCall: "{difference}",
-    rejections.UnknownClass: _unknown_class,
-    rejections.LeftOut: lambda found: (
-        f"{', '.join(found.names)} is passed, which {LEFT_OUT} left out"
-    ),
-    rejections.OtherDtype: "{place} is {got}; the {by} takes {wanted}",
-    rejections.OtherRank: "{place} has rank {got}; the {by} takes {wanted}",
-    rejections.OtherSize: "{place} is {got}; the {by} takes {wanted}",
-    rejections.UnequalSizes: "{place} is {got}; the program wants {wanted}, as elsewhere",
-    rejections.UnequalNames: "{place} is {got} and {other} is {wanted}, both {name}",
-    rejections.OutOfRange: _range,
-    rejections.GuardFails: lambda found: f"{_FOR_CALLS} {guard_in_words(found.guard, found.named)}",
-    rejections.ByTrace: "{condition} (a condition of its trace)",
-    rejections.OtherValue: _value,
-    rejections.SharesMemory: "{place} has memory of the model, by its {own}, and the model returns "
+    reasons.OtherCall: "{difference}",
+    reasons.UnknownClass: _unknown_class,
+    reasons.LeftOut: lambda found: f"{', '.join(found.names)} is passed, which {LEFT_OUT} left out",
+    reasons.OtherDtype: "{place} is {got}; the {by} takes {wanted}",
+    reasons.OtherRank: "{place} has rank {got}; the {by} takes {wanted}",
+    reasons.OtherSize: "{place} is {got}; the {by} takes {wanted}",
+    reasons.UnequalSizes: "{place} is {got}; the program wants {wanted}, as elsewhere",
+    reasons.UnequalNames: "{place} is {got} and {other} is {wanted}, both {name}",
+    reasons.OutOfRange: _range,
+    reasons.GuardFails: lambda found: f"{_FOR_CALLS} {guard_in_words(found.guard, found.named)}",
+    reasons.ByTrace: "{condition} (a condition of its trace)",
+    reasons.OtherValue: _value,
+    reasons.SharesMemory: "{place} has memory of the model, by its {own}, and the model returns "
     "something else than for a copy",
-    rejections.Unverified: _unverified,
-    rejections.RunFailed: lambda found: str(found.why)[:_MAX_ERROR],
-    rejections.NotExported: _not_exported,
-    rejections.NoProgram: lambda found: "; ".join(
+    reasons.Unverified: _unverified,
+    reasons.RunFailed: lambda found: str(found.why)[:_MAX_ERROR],
+    reasons.NotExported: _not_exported,
+    reasons.NoProgram: lambda found: "; ".join(
         f"{name}: {why}" for name, why in zip(found.names, found.whys, strict=False)
     ),
-    rejections.FilledState: "the call has a filled {name}, which is not an input of the model",
+    reasons.FilledState: "the call has a filled {name}, which is not an input of the model",
     AssertionFailed: _assertion,
     OtherAssertion: "{said}",
 }

@@ -49,12 +49,12 @@ from calltape_analyzer.model.state import apart_from
 from calltape_analyzer.observing.memory_layout import layout_in_memory
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.dispatch import ProgramRun
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.notes import NotCompared, OtherModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import InState
 from calltape_analyzer.programs.strategies import Attempt, RowOutcome
-from calltape_analyzer.programs.verification import ProgramRun
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
