@@ -41,9 +41,9 @@ def _seed() -> None:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which sizes an export tries does not depend on how fast this machine is just now."""
     if "calltape_analyzer" in sys.modules:
-        from calltape_analyzer.exporting.session import probing
+        from calltape_analyzer.exporting.session import budget
 
-        monkeypatch.setattr(probing, "MIN_PATIENCE", 600.0)
+        monkeypatch.setattr(budget, "MIN_PATIENCE", 600.0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,7 +14,7 @@ import torch
 
 from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.session.session import Outcome
+from calltape_analyzer.exporting.session.verification import Outcome
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Attempt
 from tests.answers.small import Small

@@ -33,7 +33,7 @@ FAULTS = (
     ),
     Fault(
         "export-nothing-was-compared",
-        f"{_ANALYZER}exporting/session/session.py",
+        f"{_ANALYZER}exporting/session/verification.py",
         "if attempt.reproduced and not attempt.compared:",
         "if attempt.reproduced and attempt.compared < 0:",
         "A program whose outputs are all empty or NaN counts as verified.",
@@ -41,9 +41,9 @@ FAULTS = (
     ),
     Fault(
         "export-wrong-at-unseen-sizes",
-        f"{_ANALYZER}exporting/session/session.py",
-        "            attempt.note_compared(sizing, ran.found)\n",
-        "            pass\n",
+        f"{_ANALYZER}exporting/session/verification.py",
+        "        attempt.note_compared(sizing, ran.verdict)\n",
+        "        pass\n",
         "A program that returns other values at sizes between the recorded ones is kept.",
         ("analyzer/exporting/test_probing.py",),
     ),

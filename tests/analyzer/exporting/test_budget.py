@@ -31,6 +31,8 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    perf_counter = monotonic
+
     def thread_time(self) -> float:
         return 0.0
 

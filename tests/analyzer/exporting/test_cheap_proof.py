@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from calltape_analyzer import Tolerances, export
-from calltape_analyzer.exporting.session import probing, session
+from calltape_analyzer.exporting import exporter
+from calltape_analyzer.exporting.session import budget, verification
 from calltape_analyzer.foreign_errors import Raised
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
@@ -66,11 +67,13 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
                 now[0] += 0.5
             return x * 2
 
-    clock = SimpleNamespace(perf_counter=lambda: now[0])
-    monkeypatch.setattr(session, "time", clock)
-    monkeypatch.setattr(probing, "time", clock)
+    clock = SimpleNamespace(
+        perf_counter=lambda: now[0], monotonic=lambda: now[0], thread_time=lambda: 0.0
+    )
+    monkeypatch.setattr(verification, "time", clock)
+    monkeypatch.setattr(budget, "time", clock)
     # A probe takes 0.5 s, and is expected to take twice that.
-    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 1.4)
+    monkeypatch.setattr(budget.Probing, "patience", lambda self, seconds: 1.4)
     module = Slow()
     programs = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5)]), module)
     (attempt,) = programs.attempts
@@ -83,8 +86,8 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_far_probes_have_all_the_time() -> None:
-    assert probing.Probing("far").patience(0.1) == float("inf")
-    assert probing.Probing("near").patience(6000.0) == 2000.0
+    assert budget.Probing("far").patience(0.1) == float("inf")
+    assert budget.Probing("near").patience(6000.0) == 2000.0
 
 
 @pytest.mark.usefixtures("runs_here")
@@ -99,11 +102,13 @@ def test_a_size_that_would_take_too_long_costs_no_other(
                 now[0] += 0.1 * x.shape[0]
             return x * 2
 
-    clock = SimpleNamespace(perf_counter=lambda: now[0])
-    monkeypatch.setattr(session, "time", clock)
-    monkeypatch.setattr(probing, "time", clock)
+    clock = SimpleNamespace(
+        perf_counter=lambda: now[0], monotonic=lambda: now[0], thread_time=lambda: 0.0
+    )
+    monkeypatch.setattr(verification, "time", clock)
+    monkeypatch.setattr(budget, "time", clock)
     # Sizes 3, 1, 10, 4 and 6, in this order. A program counts as much again as the model.
-    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 2.2)
+    monkeypatch.setattr(budget.Probing, "patience", lambda self, seconds: 2.2)
     module = Slow()
     (attempt,) = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 5)]), module).attempts
     assert [untried.sizes for untried in attempt.untried] == ["x_dim_0=10"]
@@ -183,7 +188,7 @@ def test_a_model_is_not_asked_for_sizes_that_a_good_program_was_traced_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(session.Session, "why_not", lambda *given: asked.append(given))
+    monkeypatch.setattr(exporter, "why_not", lambda *given: asked.append(given))
     programs = export(taped(tmp_path, torch.nn.Tanh(), UNFIT), torch.nn.Tanh())
     (attempt,) = programs.attempts
     assert "resized" in attempt.what

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from calltape_analyzer.errors import NoVariant
-from calltape_analyzer.exporting.torch_fixes.hidden_tracing import unnoticed
+from calltape_analyzer.exporting.torch_fixes.hidden_tracing import hidden_tracing
 from tests.analyzer.exported import assert_as_module, call, made
 from tests.analyzer.exporting.models import Model, t
 
@@ -44,8 +44,8 @@ def test_a_model_that_is_not_told_of_the_trace(tmp_path: Path, model: Model) -> 
 
 def test_torch_itself_knows_of_the_trace() -> None:
     asked = torch.compiler.is_exporting
-    with unnoticed(True):
+    with hidden_tracing(True):
         assert not torch.compiler.is_exporting()
-    with unnoticed(False):
+    with hidden_tracing(False):
         assert torch.compiler.is_exporting is asked
     assert torch.compiler.is_exporting is asked

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportOptions, export, open_tape
-from calltape_analyzer.exporting.session import model_runs
+from calltape_analyzer.exporting.session import session as sessions
 from calltape_analyzer.exporting.session.observed_calls import (
     LAYOUT,
     MODES,
-    Questions,
-    hides_questions,
+    QueryWatcher,
+    hides_queries,
 )
 from calltape_recorder import record
 from tests.analyzer.exported import assert_as_module, call, taped
@@ -41,26 +41,26 @@ ASKING: dict[str, tuple[Callable[[Any], Any], frozenset[str]]] = {
 def test_each_question_is_seen(name: str) -> None:
     ask, names = ASKING[name]
     layer = torch.nn.Linear(3, 3)
-    questions = Questions(layer)
-    with questions:
+    watcher = QueryWatcher(layer)
+    with watcher:
         ask(X.clone())
-    assert questions.asked & names
+    assert watcher.queries & names
 
 
 def test_a_layer_asks_nothing_and_its_own_tensors_do_not_count() -> None:
     layer = torch.nn.Linear(3, 3)
-    questions = Questions(layer)
-    with questions:
+    watcher = QueryWatcher(layer)
+    with watcher:
         layer(X)
         layer.weight.stride()
-    assert questions.asked == frozenset()
-    assert not hides_questions(layer)
-    assert hides_questions(torch.jit.script(layer))
+    assert watcher.queries == frozenset()
+    assert not hides_queries(layer)
+    assert hides_queries(torch.jit.script(layer))
 
 
 def test_what_is_put_back() -> None:
     before = torch.is_grad_enabled, torch.is_inference_mode_enabled
-    with pytest.raises(ValueError, match="of the model"), Questions(torch.nn.Linear(3, 3)):
+    with pytest.raises(ValueError, match="of the model"), QueryWatcher(torch.nn.Linear(3, 3)):
         raise ValueError("of the model")
     assert (torch.is_grad_enabled, torch.is_inference_mode_enabled) == before
 
@@ -69,8 +69,8 @@ def test_a_model_that_asks_for_nothing_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []
-    eager = model_runs.eager
-    monkeypatch.setattr(model_runs, "eager", lambda *a, **k: ran.append(1) or eager(*a, **k))
+    eager = sessions.eager
+    monkeypatch.setattr(sessions, "eager", lambda *a, **k: ran.append(1) or eager(*a, **k))
     model = torch.nn.Linear(3, 3)
     export(
         taped(tmp_path, model, [call(torch.rand(n, 3)) for n in (2, 4)]),

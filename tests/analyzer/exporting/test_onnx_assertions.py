@@ -15,7 +15,7 @@ from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.onnx.conversion import checks_kept
-from calltape_analyzer.exporting.session.model_runs import ModelRuns
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.models import Model, t
@@ -80,16 +80,16 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
     tape = taped(tmp_path, module, [of(5, 3), of(6, 4), of(7, 2)])
     programs = export(tape, module, to="onnx")
     (program,) = programs.values()
-    runner = ModelRuns.of(tape, module, Tolerances())
+    runner = Session.of(tape, module, Tolerances())
     runs = UnseenRuns(runner, program)
     for marked in (3, 0):
         sample = LiveCall(of(5, marked)[0], {}, programs.sorter).sample
         monkeypatch.setattr(runner, "sample", lambda *_, sample=sample, **__: sample)
         ran = runs.answer((Sizing(0, values_at(program.variant, 0), False), True), lambda _: None)
-        assert (ran.failed is None) == (marked == 3)
-    assert ran.failed is not None
-    assert ran.failed.is_condition
-    assert "a number that the values tell is at least 2" in str(ran.failed.why)
+        assert (ran.program_error is None) == (marked == 3)
+    assert ran.program_error is not None
+    assert ran.program_error.is_condition
+    assert "a number that the values tell is at least 2" in str(ran.program_error.why)
 
 
 class ChecksInABranch(torch.nn.Module):

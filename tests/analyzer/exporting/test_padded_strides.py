@@ -11,10 +11,10 @@ from torch.fx.experimental import proxy_tensor, sym_node
 from torch.nn import functional
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from calltape_analyzer.exporting.torch_fixes.memory_formats import unasked_formats
+from calltape_analyzer.exporting.torch_fixes.memory_formats import no_memory_formats
 from calltape_analyzer.exporting.torch_fixes.open_operators import OpenOperators
 from calltape_analyzer.exporting.torch_fixes.padded_strides import (
-    whole_strides,
+    padded_strides,
     without_remainders,
 )
 from tests.analyzer.exported import assert_as_module, call, made
@@ -63,7 +63,7 @@ class Lengthening(Model):
 
 
 def test_a_padded_size_is_not_doubled_by_each_layer() -> None:
-    with whole_strides():
+    with padded_strides():
         program = torch.export.export(
             Lengthening(), (t(2, 50),), dynamic_shapes=({1: torch.export.Dim.AUTO},), strict=False
         )
@@ -96,7 +96,7 @@ def test_other_sums_stay_as_they_are(total: sympy.Expr) -> None:
 
 def test_torch_is_as_before_afterwards() -> None:
     added, noted = sym_node._optimized_add, proxy_tensor._extract_tensor_metadata
-    with whole_strides(), unasked_formats():
+    with padded_strides(), no_memory_formats():
         pass
     assert sym_node._optimized_add is added
     assert proxy_tensor._extract_tensor_metadata is noted

@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensor
 
 from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.session import probing
+from calltape_analyzer.exporting.session import budget
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
 from calltape_analyzer.programs.strategies import Attempt, Strategy
@@ -86,7 +86,7 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
 def test_what_came_of_unseen_sizes_is_told(counts: dict[str, int], words: str) -> None:
     attempt = Attempt(variant="main", strategy=Strategy.PLAIN, probed=9, **counts)
     program = SimpleNamespace(variant=SimpleNamespace(symbols=[None]), told=[])
-    probing.Probing().note(program, attempt)  # type: ignore[arg-type]
+    budget.Probing().note(program, attempt)  # type: ignore[arg-type]
     (note,) = program.told
     assert note.is_remark is (attempt.agreed == 9)
     assert str(note).endswith(f"(probe='near'){words}")

@@ -14,7 +14,7 @@ from calltape_analyzer import ExportError, Programs, export, load_programs, repl
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.exporting.session.model_runs import ModelRuns
+from calltape_analyzer.exporting.session.session import Session
 from tests.analyzer.exported import assert_same, call, export_with, taped
 from tests.analyzer.exporting.models import Model, t
 
@@ -272,14 +272,14 @@ def test_draws_that_are_often_the_same_are_no_error(tmp_path: Path, model: Any) 
 def test_a_coin_is_thrown_until_it_differs(tmp_path: Path, model: Any) -> None:
     module = model()
     tape = taped(tmp_path, module, [call(t(5, 4))])
-    runner = ModelRuns.of(tape, module, Tolerances())
+    runner = Session.of(tape, module, Tolerances())
     (variant,) = tape.variants()
     facts = variant.facts
     sample = runner.sample(facts, Sizing(0, values_at(facts, 0), False))
     plan = Plan.of(facts, sample, runner.sorter.signature)
     for seed in range(6):
         torch.manual_seed(seed)
-        found = runner.drawn(plan, sample)
+        found = runner.random_results(plan, sample)
         if model is Unused:
             assert found is None
         else:

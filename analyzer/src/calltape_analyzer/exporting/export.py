@@ -19,8 +19,7 @@ from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError, to_install
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.program_search import ProgramSearch
-from calltape_analyzer.exporting.session.budget import Budget, Progress
-from calltape_analyzer.exporting.session.probing import Probe, Probing
+from calltape_analyzer.exporting.session.budget import Budget, Probe, Probing, Progress
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept

@@ -1,22 +1,21 @@
-"""The ways to make a program for a variant, tried one after another until one is good.
+"""Tries the strategies to make a program for a variant, one after another until one is good.
 
-Takes a variant; returns the best program and the attempt that made it; all attempts are kept. A
-prefill and its decode steps are tried as one variant first, and what trying that in vain cost is
-said.
+Takes a variant; returns the best program and the attempt that made it, and keeps all attempts. A
+prefill and its decode steps are tried as one variant first.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import (
     Sizing,
@@ -24,39 +23,38 @@ from calltape_analyzer.arguments.sizings import (
     sizing_of_batch,
     sizings_for_tracing,
     sizings_of_batch,
+    sizings_of_one,
     sizings_unseen,
 )
-from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.comparison.comparing import compared, leaves_of
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
-from calltape_analyzer.exporting.session.budget import default_seconds, time_limit
-from calltape_analyzer.exporting.session.call_sequences import why_lost
-from calltape_analyzer.exporting.session.restrictions import restrict, try_zeros
+from calltape_analyzer.exporting.session.budget import default_seconds
+from calltape_analyzer.exporting.session.model_differences import why_state_lost
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
-from calltape_analyzer.exporting.session.session import Outcome, Session
-from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
-from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
-from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
-from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
+from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.session.unseen_runs import (
+    unseen_runs,
+    why_incomplete,
+    why_not,
+    why_unrun,
+)
+from calltape_analyzer.exporting.session.verification import Outcome, restrict, try_zeros, verify
+from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
+from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
-from calltape_analyzer.exporting.tracing import WAYS, Narrow, Traced, Way
+from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, TraceSettings, trace
 from calltape_analyzer.facts import Note
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
-from calltape_analyzer.model.calls import as_called
-from calltape_analyzer.model.randomness import generators_kept
-from calltape_analyzer.model.state import preserved, unchanged
+from calltape_analyzer.foreign_errors import ErrorKind, means
+from calltape_analyzer.model.calls import eager
+from calltape_analyzer.model.state import apart_from
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
-from calltape_analyzer.programs.caller_objects import as_traced
-from calltape_analyzer.programs.conditions import Conditions
-from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfCall, OfModel, stopped_by
 from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
-from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.alternatives import breaks, can_merge, looser_variants, merged
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.names import name_symbols
@@ -75,12 +73,12 @@ _WITH_VALUES = (
     Strategy.BY_VALUES_OPEN_INTS,
 )
 """The strategies for a model that reads values with Python, in their order."""
-_WAITING = 4
-"""By the clock, a trace may take so many times the processor time that it may take: others may use
-the processor as well."""
-
+_MAX_LOOKED, _MAX_SMALL = 4, 2
+"""Of how many recorded calls the loops are checked, and of how many sizes of one."""
+_SECONDS = 60.0
+"""How long such a run at a size of one may take."""
 _WORTH_SAYING = 1.0
-"""Seconds; a shorter time nobody misses."""
+"""Seconds; nobody misses a shorter time."""
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -88,20 +86,20 @@ Static = Literal["last", "never", "only"]
 
 @dataclass
 class _Trial:
-    """Arguments that are traced, and how.
+    """Arguments to trace, and how.
 
     Attributes:
-        way: how.
-        sampled: which arguments.
+        settings: how.
+        sampled: which arguments, for the attempt.
         sample: the arguments.
-        unasked: their sizes, if no call had them and nobody knows whether the model takes them.
-        is_rejected: whether the model does not, as was found out.
+        unchecked: their sizes, if no call had them and the model may reject them.
+        is_rejected: whether the model was found to reject them.
     """
 
-    way: Way
+    settings: TraceSettings
     sampled: Sampled
     sample: Sample
-    unasked: Sizing | None = None
+    unchecked: Sizing | None = None
     is_rejected: bool = False
 
 
@@ -111,21 +109,21 @@ class Exporter:
 
     Attributes:
         session: has the model, and runs calls through a program.
-        convert: from a program of torch to a model of another runtime (ONNX); None for torch.
         options: for ``torch.export.export``.
+        convert: from a program of torch to a model of another runtime (ONNX); None for torch.
         attempts: what was tried, in order.
-        seconds: how long one trace may take; None for a limit by the size of the model.
+        seconds: how long one trace may take; None for a limit that depends on the model's size.
     """
 
     session: Session
     options: dict[str, Any] = field(default_factory=dict)
-    convert: Callable[[Any, Plan, Any, VariantFacts], ExportedModel] | None = None
+    convert: Convert | None = None
     attempts: list[Attempt] = field(default_factory=list)
     seconds: float | None = None
     _narrow: dict[Hashable, Narrow] = field(default_factory=dict)
     _slow: set[Hashable] = field(default_factory=set)
     _slow_floats: set[Hashable] = field(default_factory=set)
-    _last: Way = WAYS[Strategy.PLAIN]
+    _last: TraceSettings = SETTINGS[Strategy.PLAIN]
 
     def export(
         self,
@@ -141,33 +139,33 @@ class Exporter:
             variant: what to export.
             wanted: rows that have no program yet, to trace from; all by default.
             static: when a program for one size only is tried.
-            whole: whether a program that fails at one recorded size is of no use.
+            whole: whether a program that fails at one recorded size is useless.
         """
         best: Outcome | None = None
-        for trial in self._all_ways(variant, wanted, static):
-            way = trial.way
+        for trial in self._trials(variant, wanted, static):
+            settings = trial.settings
             serves = best is not None and best.served(wanted)
-            if self.session.budget.is_spent or (serves and way.narrow):
+            if self.session.budget.is_spent or (serves and settings.narrow):
                 break
-            around = sizings_of_batch(variant) if way.batch else []
+            around = sizings_of_batch(variant) if settings.batch else []
             outcome = self._try(variant, trial, around, whole=whole)
             if self._is_rejected(variant, trial, outcome) or outcome is None:
                 continue
-            if way.narrow and outcome.served(wanted):
-                self._narrow[variant.group.key] = way.narrow
+            if settings.narrow and outcome.served(wanted):
+                self._narrow[variant.group.key] = settings.narrow
             if best is None or outcome.score(wanted) > best.score(wanted):
                 best = outcome
-            # What a program rejects, the programs before it serve.
+            # Earlier programs serve what a program rejects.
             serves_all = wanted is not None and best.served(wanted) == len(wanted)
             is_enough = best.attempt.perfect or (serves_all and not best.attempt.wrong)
             if is_enough or (whole and "wrong" in outcome.attempt.rows.values()):
                 break
-        return self._bounded(best)
+        return self._restricted(best)
 
     def loosened(self, variant: VariantFacts) -> VariantFacts:
         """The variant without equal sizes and relations that only one or two calls suggest, if the
-        model takes sizes that contradict them. It is run once or a few times, near what was
-        recorded."""
+        model accepts sizes that contradict them. It runs once or a few times, near recorded
+        sizes."""
         for looser in looser_variants(variant):
             if self.session.budget.is_spent:
                 break
@@ -175,9 +173,9 @@ class Exporter:
             sizing = next(
                 (s for s in near if s.resized and breaks(variant, looser, s.values)), None
             )
-            if sizing is None or self.session.why_unrun(looser, sizing) is not None:
+            if sizing is None or why_unrun(self.session, looser, sizing) is not None:
                 continue
-            if self.session.why_not(looser, sizing) is None:
+            if why_not(self.session, looser, sizing) is None:
                 return looser
         return variant
 
@@ -185,31 +183,31 @@ class Exporter:
         self, variant: VariantFacts, sizing: Sizing, *, symbolic_ints: bool = False
     ) -> Outcome | None:
         """A program for sizes that no call had and that the other programs reject (the other side
-        of a sliding window). It agrees with the model at one size at least; ``attempt.agreed``
-        tells at how many."""
+        of a sliding window). It agrees with the model at one size at least; ``attempt.agreed`` says
+        at how many."""
         if variant.group.key in self._narrow or variant.group.key in self._slow:
             return None
         sample = self.session.sample(variant, sizing)
         strategy = Strategy.OPEN_SIZE_INTS if symbolic_ints else Strategy.PLAIN
-        trial = _Trial(WAYS[strategy], self._sampled(variant, sizing), sample)
+        trial = _Trial(SETTINGS[strategy], self._sampled(variant, sizing), sample)
         outcome = self._try(variant, trial, [sizing])
         if outcome is None or not outcome.attempt.agreed:
             return None
-        self._bounded(outcome)
+        self._restricted(outcome)
         return outcome if outcome.program.only is None else None
 
     def export_call(self, variant: VariantFacts, call: Call) -> Outcome | None:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
-        about these values; an ONNX model has them as an output."""
+        about these values; an ONNX model returns them as an output."""
         sample = self.session.sample(variant, call)
         for strategy in (Strategy.OPEN_NUMBERS, Strategy.BY_VALUES):
-            outcome = self._try(variant, _Trial(WAYS[strategy], Sampled(call.number), sample))
-            if outcome is not None:
-                return self._bounded(outcome)
+            trial = _Trial(SETTINGS[strategy], Sampled(call.number), sample)
+            if (outcome := self._try(variant, trial)) is not None:
+                return self._restricted(outcome)
         return None
 
-    def _bounded(self, outcome: Outcome | None) -> Outcome | None:
-        """Keeps a program from sizes at which it is wrong, and finds out whether it takes 0."""
+    def _restricted(self, outcome: Outcome | None) -> Outcome | None:
+        """Lets a program reject sizes at which it is wrong, and finds out whether it accepts 0."""
         if outcome is not None:
             program, attempt, session = outcome.program, outcome.attempt, self.session
             with unseen_runs(session, program) as runs:
@@ -218,15 +216,15 @@ class Exporter:
                     try_zeros(program, session, attempt.seconds, runs)
         return outcome
 
-    def _all_ways(
+    def _trials(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
     ) -> Iterator[_Trial]:
-        """All ways. The last ones are narrow: with open first dimensions only, and for a recorded
-        size only. They are not tried if another way gave a program for a row that is wanted. What
-        one row of a group needed the others need as well."""
+        """All trials. The last ones are narrow: with open first dimensions only, and for a recorded
+        size only. They are skipped if an earlier one gave a program for a wanted row. What one row
+        of a group needed, the others need as well."""
         narrow = self._narrow.get(variant.group.key)
         if static != "only" and narrow is None:
-            yield from self._ways(variant, wanted)
+            yield from self._open_trials(variant, wanted)
         if static == "never":
             return
         recorded = sizings_for_tracing(variant, wanted)[-1]
@@ -234,96 +232,99 @@ class Exporter:
         if batch is not None and static != "only":
             sample = self.session.sample(variant, batch)
             strategy = Strategy.FIRST_DIMENSIONS
-            if not batch.resized or self._runs(variant, batch, strategy):
-                yield _Trial(WAYS[strategy], self._sampled(variant, batch), sample)
+            if not batch.resized or self._is_accepted(variant, batch, strategy):
+                yield _Trial(SETTINGS[strategy], self._sampled(variant, batch), sample)
         sampled = self._sampled(variant, recorded)
-        yield _Trial(WAYS[Strategy.ONE_SIZE], sampled, self.session.sample(variant, recorded))
+        sample = self.session.sample(variant, recorded)
+        yield _Trial(SETTINGS[Strategy.ONE_SIZE], sampled, sample)
 
-    def _ways(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Iterator[_Trial]:
-        """Representative arguments, each with a way to try, the most promising first."""
+    def _open_trials(
+        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
+    ) -> Iterator[_Trial]:
+        """Trials with all dynamic sizes open, the most promising first."""
         samples: list[tuple[Sampled, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
             if variant.group.key in self._slow:
                 return
-            sample = self.session.sample(variant, sizing)
-            own = self._sampled(variant, sizing), sample
+            arguments = self._sampled(variant, sizing), self.session.sample(variant, sizing)
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
-            is_cheap = sizing.resized and self.session.why_unrun(variant, sizing) is None
+            is_cheap = sizing.resized and why_unrun(self.session, variant, sizing) is None
             is_recurrent = has_recurrence(self.session.module)
             strategy = Strategy.OPEN_LENGTHS if is_recurrent else Strategy.PLAIN
-            first = _Trial(WAYS[strategy], *own, unasked=sizing if is_cheap else None)
+            first = _Trial(SETTINGS[strategy], *arguments, unchecked=sizing if is_cheap else None)
             yield first
             if first.is_rejected:
                 continue
-            samples.append(own)
+            samples.append(arguments)
             if is_recurrent:
-                yield _Trial(WAYS[Strategy.PLAIN], *own)
+                yield _Trial(SETTINGS[Strategy.PLAIN], *arguments)
             if stopped_by(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
-                yield _Trial(WAYS[Strategy.GROWING_BUFFERS], *own)
+                yield _Trial(SETTINGS[Strategy.GROWING_BUFFERS], *arguments)
         if variant.group.key in self._slow:
             return
-        # Asserts are not deferred for ONNX, which has none: what they check would be lost. It
+        # Not deferred for ONNX, which has no assertions, so that their checks would be lost. This
         # changes what a program rejects, and no values.
-        rejected = any(a.rejects for a in self.attempts if a.variant == variant.name)
-        for own in samples[:1] if rejected else ():
-            yield _Trial(WAYS[Strategy.OPEN_SIZE_INTS], *own)
+        for arguments in samples[:1] if any(a.rejects for a in self._attempts_at(variant)) else ():
+            yield _Trial(SETTINGS[Strategy.OPEN_SIZE_INTS], *arguments)
             if self.convert is None:
-                yield _Trial(WAYS[Strategy.DEFERRED], *own)
-        yield from self._ways_with_values(variant, samples)
-        yield from self._ways_with_floats(variant, samples)
-        made = [a for a in self.attempts if a.variant == variant.name]
-        is_wrong = any("wrong" in a.rows.values() for a in made)
-        for own in samples[-1:] if is_wrong else ():
-            yield _Trial(WAYS[Strategy.UNNOTICED], *own)
-        # Of transformers' ways to run experts the conversion knows only this one. The values are
+                yield _Trial(SETTINGS[Strategy.DEFERRED], *arguments)
+        yield from self._value_trials(variant, samples)
+        yield from self._float_trials(variant, samples)
+        is_wrong = any("wrong" in a.rows.values() for a in self._attempts_at(variant))
+        for arguments in samples[-1:] if is_wrong else ():
+            yield _Trial(SETTINGS[Strategy.UNNOTICED], *arguments)
+        # The only implementation of experts in transformers that can be converted. The values are
         # the same.
         module = self.session.module
         has_experts = hasattr(module, "set_experts_implementation") and any(
             type(part).__name__.endswith("Experts") for part in module.modules()
         )
-        for own in samples[:1] if self.convert is not None and has_experts else ():
-            yield _Trial(WAYS[Strategy.BATCHED_EXPERTS], *own)
+        for arguments in samples[:1] if self.convert is not None and has_experts else ():
+            yield _Trial(SETTINGS[Strategy.BATCHED_EXPERTS], *arguments)
 
-    def _ways_with_values(
+    def _value_trials(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
-        """Ways for a model that reads values with Python, if nothing came of the others for that.
-        Values that were computed beside the trace are checked by assertions in the program, which
-        an ONNX model has as an output."""
+        """Trials for a model that reads values with Python, if the others failed for that. Values
+        that were computed beside the trace are checked by assertions in the program, which an ONNX
+        model returns as an output."""
 
         def failed() -> bool:
-            own = [a for a in self.attempts if a.variant == variant.name]
-            if not own or any(a.reproduced for a in own):
+            attempts = self._attempts_at(variant)
+            if not attempts or any(a.reproduced for a in attempts):
                 return False
-            # A model may want a number where the last way had a symbol.
-            return any(means(a.summary, ErrorKind.NEEDS_VALUE) for a in own[-2:])
+            # A model may need a number where the last trial had a symbol.
+            return any(means(a.summary, ErrorKind.NEEDS_VALUE) for a in attempts[-2:])
 
-        ways = [WAYS[strategy] for strategy in _WITH_VALUES]
+        every = [SETTINGS[strategy] for strategy in _WITH_VALUES]
         if self.convert is None:
-            ways.append(WAYS[Strategy.BY_VALUES_DEFERRED])
-        loops = self.session.harmless_loops(variant) if failed() else frozenset()
+            every.append(SETTINGS[Strategy.BY_VALUES_DEFERRED])
+        loops = harmless_loops(self.session, variant) if failed() else frozenset()
         if loops:
-            ways.insert(0, Way(Strategy.EVERY_ITEM, every_item=loops))
-        for one in samples[-1:]:
-            for way in ways:
+            every.insert(0, TraceSettings(Strategy.EVERY_ITEM, every_item=loops))
+        for arguments in samples[-1:]:
+            for settings in every:
                 if failed():
-                    yield _Trial(way, *one)
+                    yield _Trial(settings, *arguments)
 
-    def _ways_with_floats(
+    def _float_trials(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
-        """The last way once more, with floats of sizes open, if its program rejects sizes: a
-        detector pads a picture to ``math.ceil(float(height) / 32)`` parts. Conditions on floats are
-        slow to trace."""
-        own = [a for a in self.attempts if a.variant == variant.name]
-        is_wanted = bool(own) and own[-1].tried > 0 and own[-1].rejects
-        if not is_wanted or variant.group.key in self._slow_floats:
+        """The last trial again, with floats of sizes open, if its program rejects sizes: a detector
+        pads a picture to ``math.ceil(float(height) / 32)`` parts. Conditions on floats are slow to
+        trace."""
+        attempts = self._attempts_at(variant)
+        is_wanted = bool(attempts) and attempts[-1].tried > 0 and attempts[-1].rejects
+        if not is_wanted or variant.group.key in self._slow_floats or self._last.narrow:
             return
-        way = replace(
+        settings = replace(
             self._last, strategy=Strategy.OPEN_FLOATS, symbolic_ints=True, symbolic_floats=True
         )
-        for one in samples[-1:] if way.narrow is None else ():
-            yield _Trial(way, *one)
+        for arguments in samples[-1:]:
+            yield _Trial(settings, *arguments)
+
+    def _attempts_at(self, variant: VariantFacts) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if attempt.variant == variant.name]
 
     def warm_up(self) -> None:
         """Loads what every export needs, so that the next one can be timed."""
@@ -331,37 +332,30 @@ class Exporter:
         if self.convert is not None:
             importlib.import_module("torch.onnx._internal.exporter._core")
 
-    def _note_slow(self, variant: VariantFacts, way: Way) -> None:
-        """Notes that a trace took long: other sizes would take as long, or longer."""
-        (self._slow_floats if way.symbolic_floats else self._slow).add(variant.group.key)
-
     def forget_slow(self, variant: VariantFacts) -> None:
-        """Forgets that traces of a variant took long: those of its parts may not."""
+        """Forgets that traces of a variant were slow: those of its parts may not be."""
         self._slow.discard(variant.group.key)
-
-    @property
-    def _seconds(self) -> float:
-        """How long one trace may take."""
-        return self.seconds or default_seconds(self.session.module)
 
     def _sampled(self, variant: VariantFacts, sizing: Sizing) -> Sampled:
         number = variant.rows.calls_of(sizing.row).first.number
         return Sampled(number, sizes_in_words(variant, sizing) if sizing.resized else "")
 
     def _is_rejected(self, variant: VariantFacts, trial: _Trial, outcome: Outcome | None) -> bool:
-        """Whether the model does not take the sizes of a trial. Nothing follows from what came of
-        it then. The model is asked only if the program is not good: one that agrees with it at all
-        sizes that were tried needs no other sizes to be traced with."""
+        """Whether the model rejects the sizes of a trial, so that its result proves nothing. The
+        model runs only if the program is not good: one that agrees with it at all sizes that were
+        tried needs no trace at other sizes."""
         is_good = outcome is not None and outcome.attempt.perfect and outcome.attempt.agreed > 0
-        if trial.unasked is None or is_good or self.session.budget.is_spent:
+        if trial.unchecked is None or is_good or self.session.budget.is_spent:
             return False
-        trial.is_rejected = not self._runs(variant, trial.unasked, Strategy.PLAIN)
-        if trial.is_rejected:
-            del self.attempts[-2]  # the trial
-        return trial.is_rejected
+        if self._is_accepted(variant, trial.unchecked, Strategy.PLAIN):
+            return False
+        trial.is_rejected = True
+        del self.attempts[-2]  # the trial
+        return True
 
-    def _runs(self, variant: VariantFacts, sizing: Sizing, strategy: Strategy) -> bool:
-        why = self.session.why_not(variant, sizing)
+    def _is_accepted(self, variant: VariantFacts, sizing: Sizing, strategy: Strategy) -> bool:
+        """Whether the model accepts sizes. If not, that is an attempt."""
+        why = why_not(self.session, variant, sizing)
         if why is not None:
             sample, error = self._sampled(variant, sizing), OfModel(why)
             attempt = Attempt(variant=variant.name, strategy=strategy, sample=sample, error=error)
@@ -376,141 +370,80 @@ class Exporter:
         *,
         whole: bool = False,
     ) -> Outcome | None:
-        way = self._last = trial.way
-        attempt = Attempt(variant=variant.name, strategy=way.strategy, sample=trial.sampled)
-        attempt.by_values = way.is_by_values
+        """Traces a trial and verifies its program; the arguments are those of :func:`verify`."""
+        session, settings = self.session, trial.settings
+        self._last = settings
+        attempt = Attempt(variant=variant.name, strategy=settings.strategy, sample=trial.sampled)
+        attempt.by_values = settings.is_by_values
         self.attempts.append(attempt)
-        self.session.budget.say(f"{variant.name}: tracing {attempt.what}")
+        session.budget.say(f"{variant.name}: tracing {attempt.what}")
         begin = time.perf_counter()
+        seconds = self.seconds or default_seconds(session.module)
+        slow = self._slow_floats if settings.symbolic_floats else self._slow
+
+        def took(taken: float) -> None:
+            if taken > seconds / 2:  # other sizes would take as long, or longer
+                slow.add(variant.group.key)
+
         program: Program | None = None
         try:
-            program = self._traced(variant, trial.sample, way)
-            program.made_by = way.strategy
-            self.session.budget.say(f"{variant.name}: comparing with the recorded calls")
-            narrow = way.narrow is not None
-            self.session.verify(program, attempt, around, begin=begin, whole=whole, narrow=narrow)
+            program = trace(
+                session,
+                variant,
+                trial.sample,
+                settings,
+                seconds=seconds,
+                options=self.options,
+                convert=self.convert,
+                took=took,
+            )
+            session.budget.say(f"{variant.name}: comparing with the recorded calls")
+            narrow = settings.narrow is not None
+            verify(session, program, attempt, around, begin=begin, whole=whole, narrow=narrow)
         except Exception as error:  # exporters raise errors of any type
-            if isinstance(error, TimeoutError) and self.session.budget.is_spent:
-                attempt.note(replace(self.session.budget.reason, interrupted=True))
+            if isinstance(error, TimeoutError) and session.budget.is_spent:
+                attempt.note(replace(session.budget.reason, interrupted=True))
             else:
                 attempt.error = cause_of(error)
                 attempt.is_untranslated = isinstance(error, UntranslatedError)
             if isinstance(error, TimeoutError):
-                self._note_slow(variant, way)
+                slow.add(variant.group.key)
         attempt.seconds = time.perf_counter() - begin
         return None if program is None else Outcome(attempt, program)
 
-    def _traced(self, variant: VariantFacts, sample: Sample, way: Way) -> Program:
-        session = self.session
-        plan = Plan.of(variant, sample, session.sorter.signature)
-        traced = Traced(
-            session.module, session.entry, plan, session.classes, own_buffers=way.own_buffers
-        )
-        exported, assumed = self._exported(traced, variant, plan, sample, way)
-        result = traced.traced.found
-        if result is None:
-            raise RuntimeError("the exporter did not call the model")
-        conditions = Conditions.of(exported, plan.names)
-        # The model returned objects of these classes, and whoever passed the model trusts them.
-        classes = ClassIndex(traced.traced.classes | dict(session.classes.by_name))
 
-        def program(model: ExportedModel) -> Program:
-            return Program(variant, plan, result, model, conditions, classes, session.device)
+def harmless_loops(session: Session, variant: VariantFacts) -> frozenset[Line]:
+    """The model's loops over selected items that may run for every item, as recorded calls of a
+    variant show. A few calls run three times each."""
 
-        first = program(TorchModel(exported, plan.names))
-        settled = bool(assumed.places) and self._settled(exported, assumed, first, sample)
-        # Another one than before: what was settled is gone from the graph.
-        model: ExportedModel = TorchModel(exported, plan.names)
-        if self.convert is not None:
-            try:
-                model = self.convert(exported, plan, result, variant)
-            except Exception as error:
-                if not (shared := variant.group.key.shared):
-                    raise
-                # torch's own error is one of its assertions.
-                raise RuntimeError(
-                    f"{shared[0].text(variant.group.layout.tensors)}, which ONNX cannot express "
-                    f"where a model writes to it ({failure_of(error)})"
-                ) from error
-        made = program(model)
-        made.traced = TorchModel(exported, plan.names) if self.convert is not None else None
-        made.told += [notes.EmptyAgrees()] if settled else []
-        made.returned = traced.traced.returned
-        made.told += map(notes.Unwritten, traced.traced.changed)
-        made.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
-        made.note_state(dict.fromkeys(made.changed_state, ""))
-        if way.static and variant.symbols:
-            made.note(notes.OneSize())
-        if way.real_values:
-            made.note(notes.ByValues())
-        if unread := unread_inputs(exported, plan.names):
-            made.note(notes.UnreadInputs(tuple(unread)))
-        if way.every_item:
-            made.note(notes.EveryItem())
-        return made
+    def with_buffers(sizing: Sizing | CallRef) -> dict[str, Any]:
+        """The leaves of what the model returns now, and its buffers after that."""
+        plan, sample = session.planned(variant, sizing)
+        with session.undisturbed():
+            value = eager(session.entry, plan, sample.cloned(), session.classes, session.device)
+            leaves = apart_from(session.module, leaves_of(value))
+            buffers = session.module.named_buffers()
+            return {**leaves, **{f"buffer {name}": one.clone() for name, one in buffers}}
 
-    def _settled(self, exported: Any, assumed: NotEmpty, program: Program, sample: Sample) -> bool:
-        """Takes out of a program what it wants to be found, if it needs that not. Another runtime
-        may do something else with what is empty, so that a program for it keeps it."""
-        session = self.session
+    def are_same(expected: dict[str, Any], got: dict[str, Any]) -> bool:
+        verdict = compared(expected, got, session.tolerances)
+        return verdict.agrees and verdict.compared > 0
 
-        def tried(check: Callable[[], bool]) -> bool:
-            with suppress(RunEndedError):  # nobody recorded that nothing is found
-                limit = session.budget.within(session.probing.seconds)
-                return bool(session.in_sandbox(check, limit))
-            return False
+    def loops_at(sizing: Sizing | CallRef) -> LoopEvidence:
+        evidence = LoopEvidence()
+        with PATCHING, suppress(Exception):  # errors of any type are no evidence
+            evidence.look(partial(with_buffers, sizing), are_same)
+        return evidence
 
-        return settle_assertions(
-            exported,
-            assumed,
-            tried if self.convert is None else None,
-            lambda: session.eager(program.plan, sample),
-            lambda: session.outputs(program, sample),
-            lambda expected, got: compared(expected, got, session.tolerances).agrees,
-        )
-
-    def _exported(
-        self, traced: Traced, variant: VariantFacts, plan: Plan, sample: Sample, way: Way
-    ) -> tuple[Any, NotEmpty]:
-        """What ``torch.export.export`` makes of a model, and what that takes not to be empty. The
-        model stays as it is."""
-        import torch._dynamo  # now, because an import that the limit interrupts stays half done
-
-        session = self.session
-        module = session.module
-        args, kwargs = plan.arguments(plan.values(as_traced(variant, sample.cloned())))
-        shapes = way.shapes(plan, variant)
-        options = {"strict": False, **way.options, **self.options}
-        begin = time.thread_time()
-        with (
-            preserved(module),
-            unchanged(module, tracing=True),
-            way.entered(module, plan) as assumed,
-            _quiet(),
-            time_limit(self.session.budget.within(_WAITING * self._seconds), self._seconds),
-            generators_kept(module),
-            as_called(plan.context, session.device, module),
-            own_generators(module) if session.makes_generators(variant) else nullcontext(),
-        ):
-            traced.training = getattr(module, "training", False)
-            exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
-            demand_assertions(exported)
-        if time.thread_time() - begin > self._seconds / 2:
-            self._note_slow(variant, way)
-        return exported, assumed
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps torch from printing the whole graph of a trace that failed."""
-    import torch.export._trace as tracing
-
-    names: Any = vars(tracing)
-    names["print"] = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        names.pop("print", None)
+    found = LoopEvidence()
+    # From the last: a decode step has the fewest tokens.
+    firsts = [seen.first for _, seen in variant.rows.items()]
+    for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
+        found.add(loops_at(ref))
+    for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
+        with suppress(RunEndedError):  # nobody recorded these sizes
+            found.add(session.in_sandbox(partial(loops_at, sizing), _SECONDS))
+    return found.allowed
 
 
 @dataclass
@@ -523,7 +456,7 @@ class Merging:
         programs: what was found.
         failed: the names of merged variants that have no program, although one was traced.
         seconds: how long these took.
-        narrow: the names of those whose program rejects sizes that the model takes.
+        narrow: the names of those whose program rejects sizes that the model accepts.
     """
 
     tape: Tape
@@ -534,7 +467,7 @@ class Merging:
     narrow: list[str] = field(default_factory=list)
 
     def run(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
-        """Exports as one program what can be one.
+        """Exports several variants as one program where possible.
 
         Returns:
             The variants that still need a program.
@@ -548,9 +481,9 @@ class Merging:
         return left
 
     @property
-    def told(self) -> list[Note]:
-        """What ``merge="never"`` may serve, and would have saved: if there were no other programs
-        then, and time worth saying was lost."""
+    def notes(self) -> list[Note]:
+        """What ``merge="never"`` may serve, and what it would have saved: if there were no other
+        programs then, and the lost time is worth mentioning."""
         found: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
         cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
         if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
@@ -558,15 +491,15 @@ class Merging:
         return found
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
-        self.exporter.warm_up()  # else the first trace would have to wait for imports
+        self.exporter.warm_up()  # else the first trace would include imports
         begin = time.perf_counter()
         whole = self.exporter.loosened(self._merged(larger, smaller))
         outcome = self.exporter.export(whole, static="never", whole=True)
         if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
             program, attempt = outcome.program, outcome.attempt
-            # If a recorded call needs state that this one loses, those of one variant may do
-            # without it, and get a program of their own.
-            if why_lost(self.exporter.session, program, (), self.tape.calls) is None:
+            # If a recorded call needs state that this program loses, programs for single variants
+            # may not need it.
+            if why_state_lost(self.exporter.session, program, (), self.tape.calls) is None:
                 self.programs.append(program)
                 if attempt.probed > attempt.agreed + attempt.wrong:
                     self.narrow.append(whole.name)
@@ -577,22 +510,22 @@ class Merging:
         return False
 
     def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
-        """Whether the model itself takes calls of a smaller variant as calls of a larger one, with
-        an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A run
-        shows that, and saves a trace."""
-        made = self._merged(larger, [smaller])
+        """Whether the model itself accepts calls of a smaller variant as calls of a larger one,
+        with an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A
+        run shows that, and saves a trace."""
+        variant = self._merged(larger, [smaller])
         call = self.tape.calls.at(smaller.rows.first)
-        why = self.exporter.session.why_incomplete(made, call)
+        why = why_incomplete(self.exporter.session, variant, call)
         if why is None:
             return True
         error = OfCall(call.number, why)
         self.exporter.attempts.append(
-            Attempt(variant=made.name, strategy=Strategy.MERGED, error=error)
+            Attempt(variant=variant.name, strategy=Strategy.MERGED, error=error)
         )
         return False
 
     def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
-        made = merged(larger, smaller, self.exporter.session.sorter, self.tape.calls)
-        made.name = " + ".join([*(v.name for v in smaller), larger.name])
-        name_symbols(made)
-        return made
+        variant = merged(larger, smaller, self.exporter.session.sorter, self.tape.calls)
+        variant.name = " + ".join([*(v.name for v in smaller), larger.name])
+        name_symbols(variant)
+        return variant

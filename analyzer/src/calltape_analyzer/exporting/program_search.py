@@ -1,6 +1,6 @@
-"""Which programs a tape needs, made one after another until every recorded size has one.
+"""Searches for the programs that a tape needs, until every recorded size has one.
 
-Takes the variants of a tape; returns programs, and why a variant, or some of its sizes, have none.
+Takes a tape and a model; returns programs, and why a variant, or some of its sizes, have none.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ from typing import TYPE_CHECKING, Literal
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
 from calltape_analyzer.exporting.exporter import Exporter, Merging
-from calltape_analyzer.exporting.inspection.argument_layouts import key_orders_read, layouts_read
-from calltape_analyzer.exporting.inspection.shared_memory import (
-    OwnTensors,
-    own_tensors,
+from calltape_analyzer.exporting.inspection.arguments import (
+    ModelAliases,
+    aliases_read,
+    key_orders_read,
+    modes_read,
     sharing_unread,
+    strides_read,
 )
 from calltape_analyzer.exporting.inspection.untraceable import (
     asked_facts,
     drawn_by_python,
     why_untraceable,
 )
-from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
 from calltape_analyzer.exporting.session.model_differences import (
+    calls_with_hidden_state,
+    differences_from_tape,
     telling_calls,
-    unlike_recorded,
+    why_state_lost,
 )
-from calltape_analyzer.exporting.session.session import Outcome
+from calltape_analyzer.exporting.session.unseen_runs import why_harmful
+from calltape_analyzer.exporting.session.verification import Outcome, replay_call
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
     int_value_parts,
@@ -47,7 +51,7 @@ from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.programs.variant_verdicts import (
-    Lack,
+    Gap,
     VariantVerdict,
     takes,
     verdicts_on,
@@ -66,14 +70,14 @@ if TYPE_CHECKING:
 __all__ = ["ProgramSearch"]
 
 _MAX_PROGRAMS = 12
-"""A variant gets at most so many programs."""
+"""How many programs a variant gets at most."""
 _MAX_CONSTANTS = 3
-"""A variant gets at most so many programs for one size or one number: more of them would serve no
+"""How many programs for one size or one number a variant gets at most. More of them would serve no
 new call either."""
 _MAX_EXTENSIONS = 2
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
-"""Where a program depends on values, so many calls are searched for those that it rejects, and so
-many are run."""
+"""If a program depends on values, how many calls are searched for those that it rejects, and how
+many run."""
 
 
 @dataclass
@@ -83,33 +87,32 @@ class ProgramSearch:
     Attributes:
         tape: the calls.
         exporter: tries to make a program for a variant.
-        programs: what was found, in the order in which programs are asked for a call.
-        lacks: which variants, or some of their sizes or values, have no program, and why.
+        programs: what was found. The first program that accepts a call serves it.
+        gaps: by name, which variants, or some of their sizes or values, have no program, and why.
         verdicts: which new calls of each variant will be served.
-        untraceable: the names of variants that no trace can take, or whose calls no program
-            follows.
+        untraceable: the names of variants that cannot be traced, or whose state no program keeps.
         told: notes and remarks about the export as a whole.
     """
 
     tape: Tape
     exporter: Exporter
     programs: list[Program] = field(default_factory=list)
-    lacks: dict[str, Lack] = field(default_factory=dict)
+    gaps: dict[str, Gap] = field(default_factory=dict)
     verdicts: list[VariantVerdict] = field(default_factory=list)
     untraceable: set[str] = field(default_factory=set)
     told: list[Note] = field(default_factory=list)
-    _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
-    _out_of_sight: dict[CallRef, Fact | None] = field(default_factory=dict)
-    _unlike: dict[CallRef, Fact] = field(default_factory=dict)
-    _asked: tuple[str, ...] = ()
+    _aliases: ModelAliases = field(default_factory=lambda: ModelAliases({}, {}))
+    _hidden_state: dict[CallRef, Fact | None] = field(default_factory=dict)
+    _differences: dict[CallRef, Fact] = field(default_factory=dict)
+    _queries: tuple[str, ...] = ()
 
     @property
     def missing(self) -> dict[str, Fact]:
         """Why variants, or some of their sizes or values, have no program."""
-        return {name: lack.reason for name, lack in self.lacks.items()}
+        return {name: gap.reason for name, gap in self.gaps.items()}
 
     def run(self, *, merging: bool) -> None:
-        """Fills ``programs``, ``lacks``, ``verdicts`` and ``told``.
+        """Fills ``programs``, ``gaps``, ``verdicts`` and ``told``.
 
         Args:
             merging: whether one program may serve a prefill and its decode steps.
@@ -119,70 +122,74 @@ class ProgramSearch:
         """
         variants = self._variants()
         self.exporter.session.probing.bound = Bound.of(variants)
-        every, variants = variants, [v for v in variants if self._can_be_traced(v)]
+        traceable = [variant for variant in variants if self._can_be_traced(variant)]
         merged = Merging(self.tape, self.exporter)
-        left = merged.run(variants) if merging else variants
+        left = merged.run(traceable) if merging else traceable
         self.programs += merged.programs
         for variant in left:
             try:
-                self._cover(variant)
+                self._export_variant(variant)
             except TapeError:
                 raise
             except Exception as error:  # a fault of ours costs this variant only
-                self._lack(variant, "variant", reasons.Fault(failure_of(error)))
+                self._add_gap(variant, "variant", reasons.Fault(failure_of(error)))
         self._leave_out_lost()
         for program in self.programs:
-            program.reject_own(self._own.minded)
-        self.told += (notes.OwnTensor(*one) for one in self._own.minded.items())
-        self.told += merged.told
-        unlike = sorted(self.exporter.session.unlike.items())
-        found = {call: difference for call, difference in unlike if difference is not None}
-        if found and self.programs:
-            # Programs are kept from the sizes of these calls: nobody knows what else was another.
-            self.told.append(self._why_unlike(found))
-        self._note_layouts(every)
-        self._drop_served()
-        self.verdicts = verdicts_on(every, self.programs, [*self.lacks.values()])
+            program.reject_aliases(self._aliases.matter)
+        self.told += (notes.OwnTensor(*one) for one in self._aliases.matter.items())
+        self.told += merged.notes
+        known = sorted(self.exporter.session.differences.items())
+        differences = {call: difference for call, difference in known if difference is not None}
+        if differences and self.programs:
+            # Programs reject the sizes of these calls, because more than these may differ.
+            self.told.append(self._other_model(differences))
+        self._note_strides(variants)
+        self._drop_served_gaps()
+        self.verdicts = verdicts_on(variants, self.programs, [*self.gaps.values()])
 
-    def _drop_served(self) -> None:
-        """Lists nothing as missing that another program serves: one for a part of a variant, or one
-        that was traced later."""
-        for name, (variant, kind, _) in list(self.lacks.items()):
-            known = [
+    def _drop_served_gaps(self) -> None:
+        """Drops gaps that another program fills: one for a part of a variant, or one that was
+        traced later."""
+        for name, (variant, kind, _) in list(self.gaps.items()):
+            programs = [
                 program
                 for program in self.programs
                 if not (program.depends_on_values or program.plan.frozen)
                 and program.variant.constant_scalars.items() <= variant.constant_scalars.items()
             ]
-            if kind != "values" and all(takes(known, variant, row) for row in variant.rows):
-                del self.lacks[name]
+            if kind != "values" and all(takes(programs, variant, row) for row in variant.rows):
+                del self.gaps[name]
 
-    def _note_layouts(self, variants: Sequence[VariantFacts]) -> None:
-        """Notes tensors that came in several layouts. A program takes all of them; what compiles it
-        further may not."""
-        laid_out = self.exporter.session.sorter.layout_paths
-        layouts: dict[str, set[str]] = {}
+    def _note_strides(self, variants: Sequence[VariantFacts]) -> None:
+        """Notes tensors that came with different strides. A program accepts all of them, but a
+        tool that compiles it further may not."""
+        strides: dict[str, set[str]] = {}
         for variant in variants:
             places = variant.group.layout.tensors
             for place, formats in zip(places, variant.group.formats, strict=False):
-                layouts.setdefault(str(place), set()).update(formats)
-        several = sorted(name for name, found in layouts.items() if len(found) > 1)
-        if unread := [name for name in several if name not in laid_out]:
+                strides.setdefault(str(place), set()).update(formats)
+        read = self.exporter.session.sorter.layout_paths
+        names = sorted(name for name, found in strides.items() if len(found) > 1)
+        if unread := [name for name in names if name not in read]:
             self.told.append(notes.SeveralLayouts(tuple(unread)))
 
     def _variants(self) -> list[VariantFacts]:
-        """The variants of the tape. If the model asks for the modes of its caller, or reads layouts
-        in memory, calls that differ in them are of different variants."""
+        """The variants of the tape. Calls that differ in what the model reads besides values (the
+        mode of its caller, strides, the order of keys) belong to different variants.
+
+        Raises:
+            ExportError: this is not the recorded model, or it was given its own tensors.
+        """
         session = self.exporter.session
         variants = self._sorted()
         traceable = self._traceable(variants)
-        # A call or two of each show what the model asks, and whether it is the recorded one.
+        # A call or two of each show what the model queries, and whether it is the recorded one.
         if not session.budget.is_spent:
-            self._unlike = unlike_recorded(session, traceable, watched=True)
-        if asked := session.asked_modes(self._traceable(variants)):
-            session.sorter.separate_by(asked)
+            self._differences = differences_from_tape(session, traceable, observe=True)
+        if modes := modes_read(session, self._traceable(variants)):
+            session.sorter.separate_by(modes)
             variants = self._sorted()
-            self.told.append(notes.AskedModes(tuple(sorted(asked))))
+            self.told.append(notes.AskedModes(tuple(sorted(modes))))
         seconds = session.budget.within(session.probing.seconds)
         if unshared := sharing_unread(session, self._traceable(variants), seconds):
             session.sorter.ignore_sharing(unshared)
@@ -191,73 +198,66 @@ class ProgramSearch:
             session.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
             self.told.append(notes.KeyOrders(tuple(sorted(ordered))))
-        laid_out = self._layouts_read(self._traceable(variants), seconds)
-        if laid_out:
-            session.sorter.separate_by(layout_paths=laid_out)
-            variants = self._sorted()
-            self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
-        asks = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
-        if asks:
-            self._asked = tuple(map(str, asks))
-            self.told.append(notes.AskedFacts(self._asked))
-        # Last: what the model asks of its arguments may be why it returns something else.
-        self._expect_same_model(self._traceable(variants))
-        return variants
-
-    def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
-        """Finds the variants whose calls the model answers in another way than the recorded one.
-
-        Raises:
-            ExportError: there are no others.
-        """
-        session = self.exporter.session
-        # What is known by now of the model may be why it answered in another way.
-        doubtful = [
-            variant
-            for variant in variants
-            if self._unlike_in(variant)
-            or any(session.was_watched(ref) is None for ref in telling_calls(variant))
-        ]
-        if doubtful and not session.budget.is_spent:
-            self._unlike = unlike_recorded(session, doubtful, watched=False)
-        if self._unlike and all(self._unlike_in(variant) for variant in variants):
-            raise ExportError(
-                f"nothing could be exported: {self._why_unlike(self._unlike)}",
-                advice="export the model that was recorded, or record this one"
-                + ("; or pass what it asks for as an argument" if self._asked else ""),
-            )
-
-    def _why_unlike(self, found: Mapping[CallRef, Fact]) -> notes.OtherModel:
-        calls = tuple(f"{ref.number}" for ref in found)
-        target = self.tape.target
-        outside = target.outside if target is not None else None
-        first = next(iter(found.values()))
-        return notes.OtherModel(calls, first, tuple(outside or ()), self._asked)
-
-    def _unlike_in(self, variant: VariantFacts) -> dict[CallRef, Fact]:
-        return {one: self._unlike[one] for one in telling_calls(variant) if one in self._unlike}
-
-    def _layouts_read(self, variants: Sequence[VariantFacts], seconds: float) -> frozenset[str]:
-        """The paths of the tensors whose strides the model reads.
-
-        Raises:
-            ExportError: it was given its own tensors, which no program gets.
-        """
-        session = self.exporter.session
-        laid_out = layouts_read(session, variants, self.tape.calls, seconds)
-        self._own = own_tensors(session, variants, seconds)
-        self.told += session.unknown
-        if self._own.passed:
-            path, (number, name) = next(iter(self._own.passed.items()))
+        traceable = self._traceable(variants)
+        laid_out = strides_read(session, traceable, self.tape.calls, seconds)
+        self._aliases = aliases_read(session, traceable, seconds)
+        self.told += session.unanswered
+        if self._aliases.recorded:
+            path, (number, name) = next(iter(self._aliases.recorded.items()))
             raise ExportError(
                 f"nothing could be exported: {path} of call {number} is the model's own {name}, or "
                 "a part of it, and the model returns something else for a copy",
                 advice="a program gets copies: pass a copy, and record again",
             )
-        return laid_out
+        if laid_out:
+            session.sorter.separate_by(layout_paths=laid_out)
+            variants = self._sorted()
+            self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
+        queried = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
+        if queried:
+            self._queries = tuple(map(str, queried))
+            self.told.append(notes.AskedFacts(self._queries))
+        # Last, because what the model reads of its arguments may be why its results differ.
+        self._expect_recorded_model(self._traceable(variants))
+        return variants
+
+    def _expect_recorded_model(self, variants: Sequence[VariantFacts]) -> None:
+        """Finds the variants for whose calls the model does not return what was recorded.
+
+        Raises:
+            ExportError: there are no others.
+        """
+        session = self.exporter.session
+        # What the model was found to read since the first comparison may explain a difference.
+        doubtful = [
+            variant
+            for variant in variants
+            if self._differences_in(variant)
+            or any(session.observation(ref) is None for ref in telling_calls(variant))
+        ]
+        if doubtful and not session.budget.is_spent:
+            self._differences = differences_from_tape(session, doubtful, observe=False)
+        if self._differences and all(self._differences_in(variant) for variant in variants):
+            raise ExportError(
+                f"nothing could be exported: {self._other_model(self._differences)}",
+                advice="export the model that was recorded, or record this one"
+                + ("; or pass what it asks for as an argument" if self._queries else ""),
+            )
+
+    def _other_model(self, differences: Mapping[CallRef, Fact]) -> notes.OtherModel:
+        calls = tuple(f"{ref.number}" for ref in differences)
+        target = self.tape.target
+        outside = target.outside if target is not None else None
+        first = next(iter(differences.values()))
+        return notes.OtherModel(calls, first, tuple(outside or ()), self._queries)
+
+    def _differences_in(self, variant: VariantFacts) -> dict[CallRef, Fact]:
+        known = self._differences
+        return {ref: known[ref] for ref in telling_calls(variant) if ref in known}
 
     def _sorted(self) -> list[VariantFacts]:
-        """The variants of the whole tape; of a tape of one variant those of its calls.
+        """The variants of the whole tape, or those that have selected calls if variants were
+        selected.
 
         Raises:
             InferenceError: there are no calls.
@@ -269,34 +269,34 @@ class ProgramSearch:
         variants = named_facts(whole, observations, session.sorter)
         if "variant" not in self.tape.selected:
             return variants
-        own = {call.ref for call in self.tape.calls}
-        return [variant for variant in variants if variant.rows.first in own]
+        selected = {call.ref for call in self.tape.calls}
+        return [variant for variant in variants if variant.rows.first in selected]
 
     def _traceable(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
-        """The variants of which a program may have all state of the model. That is found out once
-        for each, before anything else runs the model here or traces it: nobody could put that state
-        back."""
+        """The variants that can be traced, and for which a program can have all state of the model.
+        Hidden state is searched for once per variant, before anything else runs or traces the model
+        here, because nothing can restore it."""
         session = self.exporter.session
-        known = [variant for variant in variants if variant.rows.first in self._out_of_sight]
+        known = [variant for variant in variants if variant.rows.first in self._hidden_state]
         new = [v for v in variants if v not in known and self._why_untraceable(v) is None]
         if new:
             seconds = session.budget.within(session.probing.seconds)
-            found = out_of_sight(session, new, known, seconds)
+            hidden = calls_with_hidden_state(session, new, known, seconds)
             for first in (variant.rows.first for variant in new):
-                is_lost = first in found
-                reason = reasons.Because(reasons.Why.OUT_OF_SIGHT) if is_lost else None
-                self._out_of_sight[first] = reason
+                is_hidden = first in hidden
+                reason = reasons.Because(reasons.Why.OUT_OF_SIGHT) if is_hidden else None
+                self._hidden_state[first] = reason
         return [variant for variant in variants if self._why_untraceable(variant) is None]
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
-        """Whether a trace is worth trying. If not, it is noted why."""
+        """Whether a trace is worth trying. If not, the variant is left out."""
         session = self.exporter.session
         reason, strategy = self._why_untraceable(variant), Strategy.NOT_TRACED
-        if reason is not None and reason is self._out_of_sight.get(variant.rows.first):
+        if reason is not None and reason is self._hidden_state.get(variant.rows.first):
             strategy = Strategy.IN_A_ROW
-        if reason is None and (unlike := self._unlike_in(variant)):
-            reason, strategy = self._why_unlike(unlike), Strategy.COMPARED
-        reason = reason or session.why_harmful(variant)
+        if reason is None and (differences := self._differences_in(variant)):
+            reason, strategy = self._other_model(differences), Strategy.COMPARED
+        reason = reason or why_harmful(session, variant)
         if reason is None:
             drawn = drawn_by_python(session, variant)
             if isinstance(drawn, Note):
@@ -309,37 +309,37 @@ class ProgramSearch:
         return False
 
     def _leave_out(self, variant: VariantFacts, strategy: Strategy, reason: Fact) -> None:
-        self._lack(variant, "variant", reason)
+        self._add_gap(variant, "variant", reason)
         self.untraceable.add(variant.name)
         attempt = Attempt(variant=variant.name, strategy=strategy, error=reason)
         self.exporter.attempts.append(attempt)
 
-    def _lack(
+    def _add_gap(
         self,
         variant: VariantFacts,
         kind: Literal["variant", "sizes", "values"],
         reason: Fact,
         what: str = "",
     ) -> None:
-        self.lacks[f"{variant.name}{what}"] = Lack(variant, kind, reason)
+        self.gaps[f"{variant.name}{what}"] = Gap(variant, kind, reason)
 
     def _why_untraceable(self, variant: VariantFacts) -> Fact | None:
         reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
-        return reason or self._out_of_sight.get(variant.rows.first)
+        return reason or self._hidden_state.get(variant.rows.first)
 
     def _leave_out_lost(self) -> None:
-        """Leaves out programs that recorded calls show to lose state."""
+        """Leaves out programs that lose state which recorded calls need."""
         found = list(self.programs)
         for program in found:
             others = [one for one in found if one is not program]
-            why = why_lost(self.exporter.session, program, others, self.tape.calls)
+            why = why_state_lost(self.exporter.session, program, others, self.tape.calls)
             if why is not None:
                 self.programs.remove(program)
                 self._leave_out(program.variant, Strategy.IN_A_ROW, why)
 
-    def _cover(self, variant: VariantFacts) -> None:
-        """Finds programs until every recorded size of a variant has one: the next program is traced
-        from a size that the ones before reject."""
+    def _export_variant(self, variant: VariantFacts) -> None:
+        """Makes programs until every recorded size of a variant has one. Each is traced from a size
+        that the earlier ones reject."""
         variant = self.exporter.loosened(variant)
         left: list[SizeRow] = list(variant.rows)
         lost: list[SizeRow] = []
@@ -360,14 +360,14 @@ class ProgramSearch:
                     named, None if is_first else left, static="never" if by_ints else "last"
                 )
             if by_ints and not (outcome and outcome.served()):
-                if self._cover_int_values(variant):
+                if self._export_int_values(variant):
                     return
                 outcome = self.exporter.export(named, static="only")
-            if not made and outcome and self._cover_text_values(variant, outcome):
+            if not made and outcome and self._export_text_values(variant, outcome):
                 return
             good = {row for row in left if outcome and outcome.serves(row)}
             if outcome is None or not good:
-                if not made and self._cover_tensor_values(variant):
+                if not made and self._export_tensor_values(variant):
                     return
                 reason = self._reason(named.name, outcome)
                 # After a program that works, another size may still work; or after one whose
@@ -386,22 +386,22 @@ class ProgramSearch:
             constants += outcome.program.is_constant
             left = [row for row in left if row not in good]
             if not made and left:
-                left = self._cover_left_ints(variant, left)
+                left = self._export_left_ints(variant, left)
         if left and constants == _MAX_CONSTANTS:
             reason = reason or reasons.EachAlone(_MAX_CONSTANTS)
         if any(attempt.by_values for attempt in attempts):
-            self._cover_other_values(variant, self.programs[before:])
+            self._export_other_values(variant, self.programs[before:])
         if attempts and constants < len(attempts):
             self._extend(variant, len(attempts), attempts)
         if missing := len(lost) + len(left):
             reason = reason or reasons.MostPrograms(_MAX_PROGRAMS)
             is_all = missing == len(variant.rows)
             what = "" if is_all else f", {missing} other sizes"
-            self._lack(variant, "variant" if is_all else "sizes", reason, what)
+            self._add_gap(variant, "variant" if is_all else "sizes", reason, what)
 
     def _with_open_floats(self, variant: VariantFacts) -> Outcome | None:
-        """A program that has the floats that vary as inputs, and returns what the model does for
-        several of their values; None if there is none."""
+        """A program that has the varying floats as inputs, and agrees with the model for several of
+        their values; None if there is none."""
         opened = with_open_floats(variant)
         if opened is None:
             return None
@@ -418,33 +418,34 @@ class ProgramSearch:
         )
         return serves_all_values(outcome.program, outcome.attempt, values, everywhere, session)
 
-    def _cover_int_values(self, variant: VariantFacts) -> bool:
-        """Finds a program per value of the ints that vary. Tells whether there are any."""
+    def _export_int_values(self, variant: VariantFacts) -> bool:
+        """Makes a program for each value of the ints that vary. Returns whether there are any."""
         parts = list(int_value_parts(variant))
-        if not self._cover_each(parts[:_MAX_CONSTANTS]):
-            self.lacks.pop(parts[0].name, None)
+        if not self._export_parts(parts[:_MAX_CONSTANTS]):
+            self.gaps.pop(parts[0].name, None)
             return False
         left = sum(part.calls for part in parts[_MAX_CONSTANTS:])
         columns = varying_ints(variant)
         names = [variant.group.layout.column_name(column) for column in columns]
-        self._lack_values(variant, left, names, _MAX_CONSTANTS)
+        self._add_value_gap(variant, left, names, _MAX_CONSTANTS)
         return True
 
-    def _cover_each(self, parts: Iterable[VariantFacts]) -> bool:
-        """Finds programs for parts of a variant, of which each has one value. Tells whether there
-        are any: what cannot be traced with one value cannot with another."""
+    def _export_parts(self, parts: Iterable[VariantFacts]) -> bool:
+        """Makes programs for parts of a variant with one value each. Returns whether there are any,
+        and stops at the first failure: another value could not be traced either."""
         before = len(self.programs)
         for part in parts:
             name_symbols(part)
-            self._cover(part)
+            self._export_variant(part)
             if len(self.programs) == before:
                 return False
         return True
 
-    def _cover_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
-        """Finds programs for the values of ints that a program for all of them rejects, as far as
-        several sizes have one: an int that is -1 for "all of them" sends the model another way.
-        Returns the rows that are left."""
+    def _export_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
+        """Makes programs for values of ints that a program for all of them rejects, if several
+        sizes
+        have the value: the model takes another branch if an int is -1 for "all of them". Returns
+        the rows that are left."""
         if not varying_ints(variant):
             return list(left)
         wanted, rest = set(left), list(left)
@@ -454,26 +455,26 @@ class ProgramSearch:
                 continue
             before = len(self.programs)
             name_symbols(part)
-            self._cover(part)
+            self._export_variant(part)
             if len(self.programs) > before:
                 served = self.programs[before:]
                 rest = [r for r in rest if all(p.rejects(r) is not None for p in served)]
-            self.lacks.pop(part.name, None)
+            self.gaps.pop(part.name, None)
         return rest
 
-    def _lack_values(
+    def _add_value_gap(
         self, variant: VariantFacts, left: int, names: Sequence[str], most: int
     ) -> None:
         if left:
             reason = reasons.ValuesLeft(left, variant.calls, most)
-            self._lack(variant, "values", reason, f", other values of {', '.join(names)}")
+            self._add_gap(variant, "values", reason, f", other values of {', '.join(names)}")
 
     def _extend(self, variant: VariantFacts, made: int, attempts: Sequence[Attempt]) -> None:
-        """Finds programs for sizes beyond the recorded ones, if all that were made reject them."""
+        """Makes programs for unrecorded sizes that all earlier programs reject."""
         if made > 1 and made == len(variant.rows) and not any(a.agreed for a in attempts):
-            return  # a program for each size: another would be good for one size as well
+            return  # each program serves one size, and so would another
         rejected = [set(attempt.rejected) for attempt in attempts]
-        # What one program rejects another may take.
+        # What one program rejects, another may accept.
         everywhere = set.intersection(*rejected) if rejected else set()
         waiting = sorted(everywhere, key=lambda sizing: sizing.values)
         found: list[Program] = []
@@ -491,34 +492,34 @@ class ProgramSearch:
             is_wide = is_wide or outcome.attempt.agreed > 1
             waiting = [s for s in waiting[1:] if s in outcome.attempt.rejected]
             made += 1
-        # A program for one size that nobody asked for is kept only beside one for a range.
+        # Programs for single unrecorded sizes are kept only if one serves a range.
         self.programs += found if is_wide else []
 
-    def _cover_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
-        """Finds a program per value of the texts and floats that vary, if one for all of them gives
-        other results than the model. Tells whether it does."""
+    def _export_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
+        """Makes a program for each value of the texts and floats that vary, if one program for all
+        of them does not agree with the model. Returns whether that is so."""
         if variant.constant_scalars or variant.open_floats or not variant.group.varying:
             return False
         if self._serves_all_values(variant, outcome):
             return False
         values = calls_by_value(variant, self.tape.calls, self.exporter.session.sorter)
-        # Of texts and switches there are few, and nobody expects a program to take another one.
+        # There are few texts and switches, and nobody expects a program to accept others.
         of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
         most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS
         numbered = enumerate(values[:most], 1)
-        if self._cover_each(part_of_value(variant, value, number) for number, value in numbered):
+        if self._export_parts(part_of_value(variant, value, number) for number, value in numbered):
             left = variant.calls - sum(value.calls for value in values[:most])
-            self._lack_values(variant, left, [*map(str, variant.group.varying)], most)
+            self._add_value_gap(variant, left, [*map(str, variant.group.varying)], most)
         return True
 
     def _named(self, variant: VariantFacts, more: Sequence[Program] = ()) -> VariantFacts:
-        """The variant under a name that no program has, these included: ``decode (2)``."""
+        """The variant under a name that no program has yet, nor any in ``more``: ``decode (2)``."""
         taken = (program.name for program in (*self.programs, *more))
         return replace(variant, name=UniqueNames(taken, numbered="{} ({})").add(variant.name))
 
-    def _cover_other_values(self, variant: VariantFacts, own: list[Program]) -> None:
-        """Finds programs for calls of the recorded sizes whose values its programs so far reject:
-        from their own values, or else with small tensors as constants."""
+    def _export_other_values(self, variant: VariantFacts, own: list[Program]) -> None:
+        """Makes programs for calls of recorded sizes whose values the earlier programs reject: from
+        their own values, or else with small tensors as constants."""
         left = self._rejected_calls(variant, own)
         while left and len(own) < _MAX_PROGRAMS:
             named = self._named(variant)
@@ -528,12 +529,12 @@ class ProgramSearch:
             own.append(outcome.program)
             self.programs.append(outcome.program)
             left = self._rejected_calls(variant, own)
-        if left and not self._cover_tensor_values(variant):
+        if left and not self._export_tensor_values(variant):
             reason = reasons.ValuesRejected(left[0].number)
-            self._lack(variant, "values", reason, ", other values")
+            self._add_gap(variant, "values", reason, ", other values")
 
     def _rejected_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
-        """The calls of a variant, of the first ones, that no program reproduces."""
+        """Of the first calls of a variant, those that no program reproduces."""
         sorter = self.exporter.session.sorter
         left: list[Call] = []
         for call in islice(self.tape.calls, _MAX_SEARCHED):
@@ -549,13 +550,13 @@ class ProgramSearch:
         return left
 
     def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
-        replayed = self.exporter.session.replayed
-        return [call for call in calls if replayed(program, call).outcome == "ok"]
+        session = self.exporter.session
+        return [one for one in calls if replay_call(session, program, one).outcome == "ok"]
 
-    def _cover_tensor_values(self, variant: VariantFacts) -> bool:
-        """Finds programs with a small integer tensor as a constant, one per value of it: a model
-        that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise. Tells
-        whether there are any."""
+    def _export_tensor_values(self, variant: VariantFacts) -> bool:
+        """Makes programs with a small integer tensor as a constant, one for each of its values: a
+        model that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise.
+        Returns whether there are any."""
         own = [a.summary for a in self.exporter.attempts if a.variant == variant.name]
         if not any(means(one, ErrorKind.NEEDS_VALUE) for one in own):
             return False
@@ -568,7 +569,7 @@ class ProgramSearch:
                 if outcome is None or not outcome.attempt.reproduced:
                     if not made:
                         break
-                    self._lack(part, "values", self._reason(part.name, outcome))
+                    self._add_gap(part, "values", self._reason(part.name, outcome))
                     continue
                 outcome.program.told.append(notes.ConstantTensor(str(where)))
                 made.append(outcome.program)
@@ -577,7 +578,7 @@ class ProgramSearch:
             self.programs += made
             if distinct > _MAX_CONSTANTS:
                 most = reasons.ConstantsLeft(distinct - _MAX_CONSTANTS, distinct, _MAX_CONSTANTS)
-                self._lack(variant, "values", most, f", other values of {where}")
+                self._add_gap(variant, "values", most, f", other values of {where}")
             return True
         return False
 
@@ -585,7 +586,7 @@ class ProgramSearch:
         if outcome is not None and outcome.attempt.summary:
             return outcome.attempt.summary
         own = [a for a in self.exporter.attempts if a.variant == name]
-        # The others may say of the same line that it reads a value, which was no obstacle.
+        # Other attempts may report that the same line reads a value, which was no obstacle.
         untranslated = [a.summary for a in own if a.is_untranslated and a.summary]
         tried = untranslated or [a.summary for a in own if a.summary]
         budget = self.exporter.session.budget
@@ -594,8 +595,8 @@ class ProgramSearch:
 
 
 def _rejected_unproven(outcome: Outcome | None, left: Sequence[SizeRow]) -> list[SizeRow]:
-    """The rows that a program rejects of which nothing could be compared: it may be for the other
-    side of a branch."""
+    """The rows that a program rejects, if nothing could be compared: it may be for the other side
+    of a branch."""
     if outcome is None or outcome.attempt.compared:
         return []
     rejected = [row for row in left if outcome.attempt.rows.get(row) == "rejected"]

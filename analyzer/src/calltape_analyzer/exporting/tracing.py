@@ -1,15 +1,17 @@
-"""The ways to trace a variant: which sizes are open, and what stands in for torch and the model.
+"""Traces a variant: what ``torch.export`` gets, with which settings, and the program that results.
 
-The module that is traced takes plain containers, makes the model's own call, and returns plain
-containers.
+The traced module takes plain containers, makes the model's own call, and returns plain containers.
+The settings say which sizes are open, and what replaces parts of torch and the model meanwhile.
 """
 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -23,18 +25,29 @@ from calltape_analyzer.arguments.plan import (
     form_of_result,
     template_of_result,
 )
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import is_batch
+from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
+from calltape_analyzer.exporting.session.budget import time_limit
+from calltape_analyzer.exporting.session.sandbox import RunEndedError
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.torch_fixes.cached_functions import cached_functions
 from calltape_analyzer.exporting.torch_fixes.constant_tensors import known_constants
 from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty, never_empty
-from calltape_analyzer.exporting.torch_fixes.hidden_tracing import unnoticed
-from calltape_analyzer.exporting.torch_fixes.integral_floats import whole_floats
-from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
-from calltape_analyzer.exporting.torch_fixes.memory_formats import unasked_formats
+from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
+from calltape_analyzer.exporting.torch_fixes.hidden_tracing import hidden_tracing
+from calltape_analyzer.exporting.torch_fixes.integral_floats import integral_floats
+from calltape_analyzer.exporting.torch_fixes.kept_assertions import (
+    demand_assertions,
+    kept_assertions,
+)
+from calltape_analyzer.exporting.torch_fixes.memory_formats import no_memory_formats
 from calltape_analyzer.exporting.torch_fixes.module_casts import unneeded_casts
 from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, every_item
 from calltape_analyzer.exporting.torch_fixes.open_operators import OpenOperators
-from calltape_analyzer.exporting.torch_fixes.padded_strides import whole_strides
+from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
+from calltape_analyzer.exporting.torch_fixes.padded_strides import padded_strides
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.exporting.torch_fixes.python_values import (
     real_values,
@@ -42,51 +55,73 @@ from calltape_analyzer.exporting.torch_fixes.python_values import (
     symbolic_sizes,
 )
 from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
-from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
+from calltape_analyzer.exporting.torch_fixes.result_counts import result_counts_from_zero
 from calltape_analyzer.exporting.torch_fixes.rounded_bounds import rounded_bounds
-from calltape_analyzer.model.calls import device_of, experts_as, under_autocast
+from calltape_analyzer.foreign_errors import failure_of
+from calltape_analyzer.model.calls import as_called, device_of, experts_as, under_autocast
+from calltape_analyzer.model.randomness import generators_kept
+from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.caller_objects import (
+    as_traced,
     changed_arguments,
     returned_arguments,
     tensor_ids,
 )
+from calltape_analyzer.programs.conditions import Conditions
+from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
-__all__ = ["WAYS", "Narrow", "Traced", "Way"]
+__all__ = ["SETTINGS", "Convert", "Narrow", "TraceSettings", "TracedModel", "trace"]
+
+Convert = Callable[[Any, Plan, Any, VariantFacts], ExportedModel]
+"""Makes of a torch program, its inputs, its result and its variant a model of another runtime."""
+
+_WAITING = 4
+"""How many times its limit of processor time a trace may take by the clock: others may use the
+processor as well."""
 
 
-class Result:
-    """What a model returned while it was traced. An object of its own, because exporters put the
-    attributes of a module back as they were."""
+class TraceResult:
+    """What a model returned while it was traced. A separate object, because exporters restore the
+    attributes of a module.
 
-    found: tuple[Template, PlainForm] | None = None
+    Attributes:
+        form: the template and the plain form of the result; None before the model returned.
+        classes: of the objects in the result, by name.
+        returned: the items of the result that are arguments, as of :attr:`Program.returned`.
+        changed: the arguments that hold other tensors afterwards, and are not returned.
+    """
+
+    form: tuple[Template, PlainForm] | None = None
     classes: dict[str, type]
     returned: dict[str, str]
     changed: list[str]
 
 
-class Traced(torch.nn.Module):
+class TracedModel(torch.nn.Module):
     """A model behind the inputs of a plan.
 
-    It shares the model's parameters, buffers and submodules, so that they keep their names in the
+    It shares the model's parameters, buffers and submodules, so they keep their names in the
     exported program. ``forward`` has one explicit parameter per input (rule 10 of
-    docs/decisions/export-strategies.md: what ``**kwargs`` takes breaks at run time otherwise).
+    docs/decisions/export-strategies.md: an input in ``**kwargs`` breaks at run time).
 
     Args:
         module: the model.
-        call: it, or its method that was recorded.
+        call: the model, or its recorded method.
         plan: the inputs.
         classes: of objects among the arguments.
-        own_buffers: whether the model may register buffers while it is traced. torch numbers the
-            buffers of a module. With this, a buffer of the root that is replaced is not written.
+        own_buffers: whether the model may register buffers during the trace, which torch numbers.
+            Then a buffer of the root that is replaced is not written.
 
     Attributes:
-        traced: gets the template and form of what the model returned, when it is traced.
+        result: what the model returned during the trace.
     """
 
     def __init__(
@@ -104,7 +139,7 @@ class Traced(torch.nn.Module):
         if own_buffers:
             object.__setattr__(self, "_buffers", dict(module._buffers))
         self.training = getattr(module, "training", False)
-        self.traced = Result()
+        self.result = TraceResult()
         # In a tuple: an attribute would register the model as its own submodule.
         self._model = (call,)
         self._plan = plan
@@ -121,7 +156,7 @@ class Traced(torch.nn.Module):
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = dict(zip(self._plan.forms, args, strict=False)) | kwargs
-        # Made here, so that no program has a tensor of a recorded call.
+        # New tensors, so that no program holds a tensor of a recorded call.
         tensors: dict[int, Any] = {
             place: torch.tensor(value.tolist(), dtype=value.dtype, device=self._device)
             for place, value in self._plan.frozen.items()
@@ -138,12 +173,12 @@ class Traced(torch.nn.Module):
         before = tensor_ids(arguments)
         with under_autocast(self._plan.context, self._device):
             returned = self._model[0](*positional, **named)
-        self.traced.returned = returned_arguments(returned, arguments)
-        self.traced.changed = changed_arguments(before, arguments, self.traced.returned)
-        return self._taken_apart(returned)
+        self.result.returned = returned_arguments(returned, arguments)
+        self.result.changed = changed_arguments(before, arguments, self.result.returned)
+        return self._flattened(returned)
 
-    def _taken_apart(self, returned: Any) -> Any:
-        template, tensors, self.traced.classes = template_of_result(returned)
+    def _flattened(self, returned: Any) -> Any:
+        template, tensors, self.result.classes = template_of_result(returned)
         symbolic = {
             i: value
             for i, value in enumerate(template.scalars)
@@ -163,7 +198,7 @@ class Traced(torch.nn.Module):
             0 if i in symbolic or i in template.counters else value
             for i, value in enumerate(template.scalars)
         )
-        self.traced.found = (
+        self.result.form = (
             Template(template.layout, plain, template.counters, template.derived), form
         )  # fmt: skip
         return form.fill(
@@ -172,28 +207,29 @@ class Traced(torch.nn.Module):
 
 
 Narrow = Literal["batch", "static"]
-"""Ways that are tried if no other one serves what is wanted."""
+"""Which sizes stay fixed: all but first dimensions, or all. Tried only if nothing else serves what
+is wanted."""
 
 
 @dataclass(frozen=True)
-class Way:
+class TraceSettings:
     """How a variant is traced. By default all dynamic sizes are open, and no value is known.
 
     Attributes:
         strategy: its name.
         static: whether no size is open.
-        batch: whether only first dimensions are.
+        batch: whether only first dimensions are open.
         open_lengths: whether recurrent layers are traced for any length.
-        symbolic_ints: whether ints that the model reads from tensors are open.
-        symbolic_floats: whether floats that it makes of tensors and sizes are.
+        symbolic_ints: whether ints that the model reads from tensors become symbols.
+        symbolic_floats: whether floats that it makes of tensors and sizes become symbols.
         real_values: whether the trace knows the values of its sample, and asserts them.
-        never_empty: whether results whose size only values tell are taken not to be empty, which is
-            asserted.
-        every_item: the loops over what is hit that run for every item.
-        own_buffers: whether the model may register buffers while it is traced.
-        experts: how a mixture of experts runs them; None for the model's own way.
-        deferred: whether conditions become assertions in the program, where they can.
-        unnoticed: whether the model is told that there is no trace.
+        never_empty: whether results whose size depends on values are assumed not to be empty, which
+            is asserted.
+        every_item: the loops over selected items that run for every item.
+        own_buffers: whether the model may register buffers during the trace.
+        experts: how a mixture of experts runs them; None for the model's own implementation.
+        deferred: whether guards become assertions in the program where possible.
+        hides_tracing: whether the model is told that no trace is running.
     """
 
     strategy: Strategy
@@ -208,11 +244,11 @@ class Way:
     own_buffers: bool = False
     experts: str | None = None
     deferred: bool = False
-    unnoticed: bool = False
+    hides_tracing: bool = False
 
     @property
     def narrow(self) -> Narrow | None:
-        """Which sizes the program is narrow by; None if all dynamic sizes are open."""
+        """Which sizes stay fixed; None if all dynamic sizes are open."""
         if self.batch:
             return "batch"
         return "static" if self.static else None
@@ -223,13 +259,8 @@ class Way:
         by_loops = bool(self.every_item)
         return self.symbolic_ints or self.real_values or self.never_empty or by_loops
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What of it ``torch.export.export`` takes."""
-        return {"prefer_deferred_runtime_asserts_over_guards": True} if self.deferred else {}
-
     def shapes(self, plan: Plan, variant: VariantFacts) -> dict[str, Any] | None:
-        """What ``torch.export.export`` takes as ``dynamic_shapes``."""
+        """The ``dynamic_shapes`` of ``torch.export.export``."""
         if self.static:
             return None
         auto = torch.export.Dim.AUTO
@@ -238,9 +269,9 @@ class Way:
         return plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
 
     @contextmanager
-    def entered(self, module: Any, plan: Plan) -> Iterator[NotEmpty]:
-        """Lets a model be traced in this way within the block, and gives what the trace takes not
-        to be empty.
+    def applied(self, module: Any, plan: Plan) -> Iterator[NotEmpty]:
+        """Applies the settings to torch and to a model within the block. Yields what the trace
+        assumes not to be empty.
 
         Args:
             module: the model.
@@ -254,13 +285,13 @@ class Way:
                 OpenOperators(),
                 known_constants(bool(plan.frozen)),
                 cached_functions(module),
-                symbolic_sizes(module, unnoticed=self.unnoticed),
-                unnoticed(self.unnoticed),
-                whole_strides(),
-                unasked_formats(),
+                symbolic_sizes(module, hides_tracing=self.hides_tracing),
+                hidden_tracing(self.hides_tracing),
+                padded_strides(),
+                no_memory_formats(),
                 rounded_bounds(),
-                least_counts(),
-                whole_floats(),
+                result_counts_from_zero(),
+                integral_floats(),
                 unneeded_casts(),
                 kept_assertions(),
                 symbolic_numbers(module, ints=self.symbolic_ints, floats=floats),
@@ -271,24 +302,194 @@ class Way:
             yield stack.enter_context(never_empty(self.never_empty))
 
 
-WAYS: Mapping[Strategy, Way] = {
-    way.strategy: way
-    for way in (
-        Way(Strategy.PLAIN),
-        Way(Strategy.OPEN_LENGTHS, open_lengths=True),
-        Way(Strategy.GROWING_BUFFERS, own_buffers=True),
-        Way(Strategy.OPEN_SIZE_INTS, symbolic_ints=True),
-        Way(Strategy.DEFERRED, deferred=True),
-        Way(Strategy.OPEN_INTS, symbolic_ints=True),
-        Way(Strategy.NOT_EMPTY, symbolic_ints=True, never_empty=True),
-        Way(Strategy.OPEN_NUMBERS, real_values=True, symbolic_ints=True, symbolic_floats=True),
-        Way(Strategy.BY_VALUES, real_values=True),
-        Way(Strategy.BY_VALUES_OPEN_INTS, real_values=True, symbolic_ints=True, open_lengths=True),
-        Way(Strategy.BY_VALUES_DEFERRED, real_values=True, deferred=True),
-        Way(Strategy.UNNOTICED, unnoticed=True, real_values=True),
-        Way(Strategy.BATCHED_EXPERTS, experts="batched_mm"),
-        Way(Strategy.FIRST_DIMENSIONS, batch=True),
-        Way(Strategy.ONE_SIZE, static=True),
+SETTINGS: Mapping[Strategy, TraceSettings] = {
+    settings.strategy: settings
+    for settings in (
+        TraceSettings(Strategy.PLAIN),
+        TraceSettings(Strategy.OPEN_LENGTHS, open_lengths=True),
+        TraceSettings(Strategy.GROWING_BUFFERS, own_buffers=True),
+        TraceSettings(Strategy.OPEN_SIZE_INTS, symbolic_ints=True),
+        TraceSettings(Strategy.DEFERRED, deferred=True),
+        TraceSettings(Strategy.OPEN_INTS, symbolic_ints=True),
+        TraceSettings(Strategy.NOT_EMPTY, symbolic_ints=True, never_empty=True),
+        TraceSettings(
+            Strategy.OPEN_NUMBERS, real_values=True, symbolic_ints=True, symbolic_floats=True
+        ),
+        TraceSettings(Strategy.BY_VALUES, real_values=True),
+        TraceSettings(
+            Strategy.BY_VALUES_OPEN_INTS, real_values=True, symbolic_ints=True, open_lengths=True
+        ),
+        TraceSettings(Strategy.BY_VALUES_DEFERRED, real_values=True, deferred=True),
+        TraceSettings(Strategy.UNNOTICED, hides_tracing=True, real_values=True),
+        TraceSettings(Strategy.BATCHED_EXPERTS, experts="batched_mm"),
+        TraceSettings(Strategy.FIRST_DIMENSIONS, batch=True),
+        TraceSettings(Strategy.ONE_SIZE, static=True),
     )
 }
-"""The ways that are the same for every model."""
+"""The settings that are the same for every model."""
+
+
+def trace(
+    session: Session,
+    variant: VariantFacts,
+    sample: Sample,
+    settings: TraceSettings,
+    *,
+    seconds: float,
+    options: Mapping[str, Any],
+    convert: Convert | None,
+    took: Callable[[float], None],
+) -> Program:
+    """Traces a variant, and makes a program of it. The model stays as it is.
+
+    Args:
+        session: has the model.
+        variant: the calls that the program is for.
+        sample: the values to trace with.
+        settings: how to trace.
+        seconds: of processor time that the trace may take.
+        options: for ``torch.export.export``.
+        convert: to another runtime; None for a program of torch.
+        took: is told the seconds of processor time that the trace took.
+
+    Raises:
+        Exception: whatever torch, the model or the conversion raises.
+    """
+    plan = Plan.of(variant, sample, session.sorter.signature)
+    traced = TracedModel(
+        session.module, session.entry, plan, session.classes, own_buffers=settings.own_buffers
+    )
+    begin = time.thread_time()
+    exported, assumed = _exported(
+        session, traced, variant, plan, sample, settings, options, seconds
+    )
+    took(time.thread_time() - begin)
+    form = traced.result.form
+    if form is None:
+        raise RuntimeError("the exporter did not call the model")
+    conditions = Conditions.of(exported, plan.names)
+    # The model returned objects of these classes, and whoever passed the model trusts them.
+    classes = ClassIndex(traced.result.classes | dict(session.classes.by_name))
+    make = partial(Program, variant, plan, form)
+    more = conditions, classes, session.device
+    is_settled = False
+    if assumed.places:
+        first = make(TorchModel(exported, plan.names), *more)
+        is_settled = _settled(session, exported, assumed, first, sample, may_try=convert is None)
+    # A new one, because the graph may have changed.
+    model: ExportedModel = TorchModel(exported, plan.names)
+    program = make(model, *more)
+    if convert is not None:
+        program.traced = model
+        try:
+            program.model = convert(exported, plan, form, variant)
+        except Exception as error:
+            if not (shared := variant.group.key.shared):
+                raise
+            # torch's own error is one of its assertions.
+            raise RuntimeError(
+                f"{shared[0].text(variant.group.layout.tensors)}, which ONNX cannot express "
+                f"where a model writes to it ({failure_of(error)})"
+            ) from error
+    program.made_by = settings.strategy
+    program.told += [notes.EmptyAgrees()] if is_settled else []
+    program.returned = traced.result.returned
+    program.told += map(notes.Unwritten, traced.result.changed)
+    program.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
+    program.note_state(dict.fromkeys(program.changed_state, ""))
+    if settings.static and variant.symbols:
+        program.note(notes.OneSize())
+    if settings.real_values:
+        program.note(notes.ByValues())
+    if unread := unread_inputs(exported, plan.names):
+        program.note(notes.UnreadInputs(tuple(unread)))
+    if settings.every_item:
+        program.note(notes.EveryItem())
+    return program
+
+
+def _exported(
+    session: Session,
+    traced: TracedModel,
+    variant: VariantFacts,
+    plan: Plan,
+    sample: Sample,
+    settings: TraceSettings,
+    options: Mapping[str, Any],
+    seconds: float,
+) -> tuple[Any, NotEmpty]:
+    """The ``ExportedProgram`` of a model, and what it assumes not to be empty."""
+    import torch._dynamo  # now, because an import that the limit interrupts stays half done
+
+    module = session.module
+    args, kwargs = plan.arguments(plan.values(as_traced(variant, sample.cloned())))
+    defer = {"prefer_deferred_runtime_asserts_over_guards": True} if settings.deferred else {}
+    with (
+        preserved(module),
+        unchanged(module, tracing=True),
+        settings.applied(module, plan) as assumed,
+        _without_printed_graphs(),
+        time_limit(session.budget.within(_WAITING * seconds), seconds),
+        generators_kept(module),
+        as_called(plan.context, session.device, module),
+        own_generators(module) if session.makes_generators(variant) else nullcontext(),
+    ):
+        traced.training = getattr(module, "training", False)
+        exported = torch.export.export(
+            traced,
+            args,
+            kwargs,
+            dynamic_shapes=settings.shapes(plan, variant),
+            **{"strict": False, **defer, **options},
+        )
+        demand_assertions(exported)
+    return exported, assumed
+
+
+@contextmanager
+def _without_printed_graphs() -> Iterator[None]:
+    """Keeps torch from printing the whole graph of a trace that failed."""
+    import torch.export._trace as tracing
+
+    names: Any = vars(tracing)
+    names["print"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        names.pop("print", None)
+
+
+def _settled(
+    session: Session,
+    exported: Any,
+    assumed: NotEmpty,
+    program: Program,
+    sample: Sample,
+    *,
+    may_try: bool,
+) -> bool:
+    """Removes the assertions of a program that results are not empty, if it does not need them.
+
+    Args:
+        session: has the model.
+        exported: the program of torch, which is changed.
+        assumed: what its trace assumed.
+        program: runs it.
+        sample: of the trace.
+        may_try: whether to find out. Another runtime may treat what is empty in another way.
+    """
+
+    def tried(check: Callable[[], bool]) -> bool:
+        with suppress(RunEndedError):  # no recorded call has an empty result
+            limit = session.budget.within(session.probing.seconds)
+            return bool(session.in_sandbox(check, limit))
+        return False
+
+    return settle_assertions(
+        exported,
+        assumed,
+        tried if may_try else None,
+        lambda: session.eager(program.plan, sample),
+        lambda: session.outputs(program, sample),
+        lambda expected, got: compared(expected, got, session.tolerances).agrees,
+    )

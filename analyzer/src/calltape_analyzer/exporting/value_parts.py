@@ -24,6 +24,7 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.session.verification import replay_call
 from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_in
@@ -243,9 +244,9 @@ def serves_all_values(
     """
     tried = values[:_MAX_TRIED]
     calls = [session.find(value.first) for value in tried]
-    replayed = [session.replayed(program, call) for call in calls]
+    replayed = [replay_call(session, program, call) for call in calls]
     for one in replayed:
-        attempt.add(one.found)
+        attempt.add(one.verdict)
     if "wrong" in (*attempt.rows.values(), *(one.outcome for one in replayed)):
         return False
     good = [value for value, one in zip(tried, replayed, strict=True) if one.outcome == "ok"]

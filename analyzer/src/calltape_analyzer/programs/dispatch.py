@@ -253,11 +253,13 @@ class ModelReference(Protocol):
     def expected(
         self, program: Program, call: Call, sample: Sample
     ) -> tuple[dict[str, Any], Against]: ...
-    def known(self, program: Program, call: Call) -> Verdict | None: ...
+    def cached_verdict(self, program: Program, call: Call) -> Verdict | None: ...
     def draws(self, program: Program) -> bool: ...
-    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
-    def if_random(
-        self, program: Program, sample: Sample, got: Mapping[str, Any], found: Verdict
+    def agrees_with_model(
+        self, program: Program, sample: Sample, got: Mapping[str, Any]
+    ) -> bool: ...
+    def judge_random(
+        self, program: Program, sample: Sample, got: Mapping[str, Any], verdict: Verdict
     ) -> Verdict | None: ...
 
 
@@ -380,10 +382,10 @@ class ProgramRun(Run):
         if reference is not None:
             if verdict.agrees and not reference.draws(program):
                 return verdict
-            random = reference.if_random(program, self.sample, got, verdict)
+            random = reference.judge_random(program, self.sample, got, verdict)
             if random is not None:
                 return random
-            if verdict.agrees or not reference.does_as_model(program, self.sample, got):
+            if verdict.agrees or not reference.agrees_with_model(program, self.sample, got):
                 return verdict
             return verdict.but(InState(program.state))
         if verdict.error is None or verdict.agrees:
@@ -414,7 +416,11 @@ class _ServedRun(ProgramRun):
         reference, is_same_tape = self._reference, self._runner.origin == "exported"
         if reference is None or self._first is None or not is_same_tape:
             return None
-        return reference.known(self._first, call) if tolerances == reference.tolerances else None
+        return (
+            reference.cached_verdict(self._first, call)
+            if tolerances == reference.tolerances
+            else None
+        )
 
     def run(self) -> dict[str, Any]:
         from calltape_analyzer.model.state import apart_from

@@ -130,7 +130,7 @@ def _programs(
             document["state"],
             unwritten=document["unwritten"],
             draws=document["draws"],
-            never_own=document["never_own"],
+            no_aliases=document["no_aliases"],
             made_by=document["made_by"],
         )
         check_program(program)

@@ -278,7 +278,7 @@ class SavedProgram(TypedDict):
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
-    never_own: Annotated[frozenset[Place], Field(fail_fast=True)]
+    no_aliases: Annotated[frozenset[Place], Field(fail_fast=True)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: SavedLayout
     scalars: Packed

@@ -85,8 +85,8 @@ class Program:
             the program does not change; None if that was not tried.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
-        never_own: the tensors among the arguments, by number, for which the model returns something
-            else if they are its own, so that such calls are rejected.
+        no_aliases: the tensors among the arguments, by number, for which the model returns
+            something else if they are its own, so that such calls are rejected.
         owner: the model, if it is here.
         made_by: how it was made; None for a program of somebody else.
         traced: the program of torch that :attr:`model` was converted from, while it is exported.
@@ -109,7 +109,7 @@ class Program:
     depends: bool | None = None
     unwritten: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
-    never_own: frozenset[int] = frozenset()
+    no_aliases: frozenset[int] = frozenset()
     owner: Any = None
     traced: Any = None
     made_by: Strategy | None = None
@@ -303,19 +303,19 @@ class Program:
     def rejects_values(self, sample: Sample) -> Rejection | None:
         """Why the program rejects a sample whose sizes it takes; None if it does not. A tensor that
         is a constant of the program must have the value that it was exported with."""
-        return self._rejects_own(sample) or self.rejects_constants(sample.tensors.__getitem__)
+        return self._rejects_aliases(sample) or self.rejects_constants(sample.tensors.__getitem__)
 
-    def reject_own(self, paths: Collection[str]) -> None:
-        """Sets :attr:`never_own` by the paths of tensors."""
+    def reject_aliases(self, paths: Collection[str]) -> None:
+        """Sets :attr:`no_aliases` by the paths of tensors."""
         places = self.variant.group.layout.tensors
-        self.never_own = frozenset(i for i, place in enumerate(places) if str(place) in paths)
+        self.no_aliases = frozenset(i for i, place in enumerate(places) if str(place) in paths)
 
-    def _rejects_own(self, sample: Sample) -> reasons.SharesMemory | None:
-        if not self.never_own or self.owner is None:
+    def _rejects_aliases(self, sample: Sample) -> reasons.SharesMemory | None:
+        if not self.no_aliases or self.owner is None:
             return None
         named = (*self.owner.named_parameters(), *self.owner.named_buffers())
         own = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
-        for number in sorted(self.never_own):
+        for number in sorted(self.no_aliases):
             memory = memory_of(sample.tensors[number])
             if memory is not None and memory in own:
                 place = self.variant.group.layout.tensors[number]

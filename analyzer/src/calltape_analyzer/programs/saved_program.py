@@ -59,7 +59,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "state": program.state,
         "unwritten": program.unwritten,
         "draws": program.draws,
-        "never_own": program.never_own,
+        "no_aliases": program.no_aliases,
         "device": program.device,
         "layout": _layout_document(group.layout),
         "scalars": tuple(program.plan.template.scalars),
@@ -252,7 +252,7 @@ def check_program(program: Program) -> None:
     zeros = program.variant.zeros
     for columns in (*zeros.accepted, *zeros.rejected):
         _check_columns(group, columns)
-    for place in (*program.variant.frozen, *program.never_own):
+    for place in (*program.variant.frozen, *program.no_aliases):
         _expect(place < len(group.layout.tensors), "a tensor")
     for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SkipValidation, computed_field
 
-from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.arguments.sizings import Sizing, sizes_in_words
 from calltape_analyzer.comparison.verdicts import JsonText, Verdict
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.reasons import Unseen, UntriedSize
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.fields import Count, Many, Seconds
 
 __all__ = ["Attempt", "RowOutcome"]
@@ -176,17 +177,9 @@ class Attempt(BaseModel):
         self.wrong += 1
         self.wrong_at.append(sizing)
 
-    def note_failed(self, sizing: Sizing) -> None:
-        """Counts a size that no call had and at which the program raised an error, although its
-        conditions allow it."""
-        self.failed += 1
-        self.failed_at.append(sizing)
-
-    def note_row(self, row: SizeRow, outcome: RowOutcome) -> None:
-        """Counts a recorded size."""
-        self.rows[row] = outcome
-        self.reproduced += outcome == "ok"
-        self.failed += outcome == "failed"
+    def note_untried(self, variant: VariantFacts, sizing: Sizing, why: Fact) -> None:
+        """Adds a size that no call had and at which the model was not run."""
+        self.untried.append(UntriedSize(sizes_in_words(variant, sizing), why))
 
     def note_compared(self, sizing: Sizing, found: Verdict) -> None:
         """Counts a size that no call had, at which the program ran to its end."""

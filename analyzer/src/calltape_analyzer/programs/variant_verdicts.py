@@ -28,7 +28,7 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Lack", "Scope", "VariantVerdict", "takes", "verdicts_on"]
+__all__ = ["Gap", "Scope", "VariantVerdict", "takes", "verdicts_on"]
 
 Scope = Literal["general", "recorded sizes only", "rejected"]
 
@@ -37,11 +37,11 @@ _MAX_UNSEEN = 6
 _STEPS = (1, 2, 3)
 
 
-class Lack(NamedTuple):
+class Gap(NamedTuple):
     """Why a variant, or some of its sizes or values, have no program.
 
     Attributes:
-        variant: that was to be exported.
+        variant: that was exported.
         kind: what has none.
         reason: why.
     """
@@ -87,14 +87,14 @@ class VariantVerdict(Fact, code="verdict"):
 
 
 def verdicts_on(
-    variants: Iterable[VariantFacts], programs: Sequence[Program], lacks: Sequence[Lack]
+    variants: Iterable[VariantFacts], programs: Sequence[Program], gaps: Sequence[Gap]
 ) -> list[VariantVerdict]:
     """The verdict on each variant of a tape.
 
     Args:
         variants: of the tape.
         programs: that were made.
-        lacks: what has none.
+        gaps: what has none.
     """
     every = list(variants)
     floats = _floats_of(every)
@@ -102,7 +102,7 @@ def verdicts_on(
         _verdict_on(
             variant,
             programs,
-            [one for one in lacks if _is_of(one.variant, variant)],
+            [one for one in gaps if _is_of(one.variant, variant)],
             floats[_tensors(variant)],
         )
         for variant in every
@@ -141,7 +141,7 @@ def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
 def _verdict_on(
     variant: VariantFacts,
     programs: Sequence[Program],
-    lacks: Sequence[Lack],
+    gaps: Sequence[Gap],
     floats: Sequence[str],
 ) -> VariantVerdict:
     rows = list(variant.rows)[:_MAX_ROWS]
@@ -160,8 +160,8 @@ def _verdict_on(
     moved = [i for i in free if _may_move(wide, variant, i)]
     beside = _beside(variant)
     taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
-    lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in lacks)
-    lacks_sizes = bool(rejected) or any(one.kind != "values" for one in lacks)
+    lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in gaps)
+    lacks_sizes = bool(rejected) or any(one.kind != "values" for one in gaps)
     numbers = list(dict.fromkeys([*floats, *_numbers(wide, variant, held=True)]))
     open_numbers = [one for one in _numbers(wide, variant, held=False) if one not in numbers]
     is_whole = not (lacks_sizes or lacks_values or constant or numbers)
@@ -169,11 +169,11 @@ def _verdict_on(
     reason: Fact | None = None
     if rejected == len(rows):
         scope = "rejected"
-        reason = lacks[-1].reason if lacks else Because(Why.NO_PROGRAM)
+        reason = gaps[-1].reason if gaps else Because(Why.NO_PROGRAM)
     elif not is_whole or len(moved) < len(free) or not (free or open_numbers):
         scope = "recorded sizes only"
-        if lacks:
-            reason = lacks[-1].reason
+        if gaps:
+            reason = gaps[-1].reason
         elif limits:
             reason = limits[0]
         elif wide and len(moved) < len(free):
@@ -196,8 +196,8 @@ def _verdict_on(
 
 
 def _numbers(programs: Iterable[Program], variant: VariantFacts, *, held: bool) -> Iterator[str]:
-    """The floats that are constants of programs for calls of a variant, or their inputs. A text or
-    a switch is not expected to be another one."""
+    """The floats that are constants of programs for calls of a variant, or their inputs. Nobody
+    expects a program to accept another text or switch."""
     for program in programs:
         own = program.variant
         if own.group.key.covers(variant.group.key):

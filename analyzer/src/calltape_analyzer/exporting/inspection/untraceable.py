@@ -107,14 +107,16 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
     note: NotDrawn | None = None
     rows = _MAX_ROWS if may_draw(session.module) else 1
     for _, seen in islice(variant.rows.items(), rows):
-        watched = session.was_watched(seen.first)
-        effects = watched.effects if watched is not None and watched.asked is not None else None
-        if effects is not None and set(effects.moved) <= {"torch"}:
+        observed = session.observation(seen.first)
+        is_complete = observed is not None and observed.queries is not None
+        known = observed.generators if observed is not None and is_complete else None
+        if known is not None and set(known) <= {"torch"}:
             continue
         plan, sample = session.planned(variant, seen.first)
         moved: Sequence[str] = ()
         with suppress(Exception):  # the model raises: that is no evidence
-            moved = [name for name in session.run(plan, sample).moved if name != "torch"]
+            run = session.run(plan, sample)
+            moved = [name for name in run.generators if name != "torch"]
         if not moved:
             continue
         if _matter(session, plan, sample, moved):

@@ -33,7 +33,7 @@ from calltape_analyzer.exporting.onnx.untranslated import (
 )
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
-from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
+from calltape_analyzer.exporting.torch_fixes.result_counts import result_counts_from_zero
 from calltape_analyzer.foreign_errors import says_not_negative
 from calltape_analyzer.programs.onnx_model import CHECKS, COMPLEX_OUTPUTS, OnnxModel
 from calltape_analyzer.text import UniqueNames
@@ -83,7 +83,7 @@ def to_onnx(
         with (
             warnings.catch_warnings(),
             _small_constants(),
-            least_counts(),
+            result_counts_from_zero(),
             # Until torch 2.14 the conversion asks once more for the shape of a recurrent layer.
             open_lengths(True),
             _values_of_trace(exported, kept=by_values),

@@ -12,13 +12,38 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, zip_longest
+from typing import Any, Literal, NamedTuple
 
+import torch
+
+from calltape_analyzer.arguments.sizings import (
+    Bound,
+    Sizing,
+    elements_at,
+    recorded_sizing,
+    sizings_around,
+    sizings_below,
+    sizings_between,
+    sizings_beyond,
+    sizings_far,
+    sizings_of_one,
+    sizings_unrelated,
+    sizings_unseen,
+    values_at,
+)
+from calltape_analyzer.exporting.session.observed_calls import measured
+from calltape_analyzer.programs.notes import Probed, Untried
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import TimeUp
+from calltape_analyzer.programs.strategies import Attempt
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Budget", "Progress", "default_seconds", "time_limit"]
+__all__ = ["Budget", "Cost", "Probe", "Probing", "Progress", "default_seconds", "time_limit"]
 
 Progress = Callable[[str], None]
 """Is called with what is done now, in words."""
@@ -132,3 +157,258 @@ def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+Probe = Literal["near", "far", "none"]
+
+_MAX_OF_A_KIND = 3
+_SECONDS = 60.0
+_PATIENCE = 1 / 3
+"""Runs at sizes that no call had may take this part of the time that it took to make a program and
+to reproduce the recorded calls."""
+MIN_PATIENCE = 1.0
+"""They may take these seconds in any case. Tests set it to much more."""
+_IN_A_PROBE = 2
+"""The model runs, and the program."""
+
+Imagine = Callable[[Sizing], int]
+"""Finds the bytes that a run takes without one, by tensors that have no memory. It may raise."""
+
+_MAX_POWER = 3.0
+"""No model that we know needs more memory than the fourth power of a size."""
+_NEAR = 2
+"""What a run with half the elements of another one took tells what that takes."""
+_SECONDS_IMAGINED = 10.0
+"""How long a run without memory may take."""
+
+
+class Cost(NamedTuple):
+    """What one run took: the values of all symbols, the elements of its inputs, the bytes of its
+    tensors, its time."""
+
+    values: tuple[int, ...]
+    elements: int
+    memory: int
+    seconds: float
+
+
+@dataclass
+class RunCosts:
+    """The runs of all variants that were measured, and what others would cost. What a recorded call
+    cost holds for each variant that has the call.
+
+    Memory grows like all inputs together, and once more like the symbol that grows most
+    (attention), or like a power of it where the measured runs grew so. That is rather too much than
+    too little. Where it matters, the model is asked with tensors that have no memory.
+    """
+
+    _measured: dict[Hashable, list[Cost]] = field(default_factory=lambda: defaultdict(list))
+    _of_calls: dict[CallRef, Cost] = field(default_factory=dict)
+    _imagined: dict[Hashable, float] = field(default_factory=dict)
+
+    def add(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
+        """Learns from a run, of a recorded call if there is one."""
+        self._measured[variant_key(variant)].append(cost)
+        if call is not None:
+            self._of_calls[call] = cost
+
+    def _costs(self, variant: VariantFacts) -> list[Cost]:
+        """The runs of a variant; as long as there are none, of its calls in other variants."""
+        costs = self._measured[variant_key(variant)]
+        if not costs and self._of_calls:
+            for row, (_, seen) in enumerate(variant.rows.items()):
+                if seen.first in self._of_calls:
+                    known, elements = self._of_calls[seen.first], variant.rows.elements(row)
+                    costs.append(known._replace(values=values_at(variant, row), elements=elements))
+        return costs
+
+    def has(self, variant: VariantFacts, values: tuple[int, ...] | None = None) -> bool:
+        """Whether any run was measured, or one at these sizes."""
+        costs = self._costs(variant)
+        return any(values is None or cost.values == values for cost in costs)
+
+    def memory(self, variant: VariantFacts, sizing: Sizing) -> float:
+        """The most bytes that a run may take; infinity if none was measured."""
+        costs = self._costs(variant)
+        powers = _powers(costs)
+        grown = [(cost, *_grown(variant, sizing, cost, powers)) for cost in costs]
+        return min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
+
+    def seconds(self, variant: VariantFacts, sizing: Sizing) -> float:
+        """How long a run may take; 0 if none was measured."""
+        costs = self._costs(variant)
+        grown = [(cost, *_grown(variant, sizing, cost, _powers(costs))) for cost in costs]
+        return min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
+
+    def imagined(self, variant: VariantFacts, sizing: Sizing, imagine: Imagine) -> float:
+        """The bytes that a run takes, by one with tensors that have no memory; infinity if what the
+        model does depends on values, or takes long even so."""
+        key = variant_key(variant), sizing.values
+        if key not in self._imagined:
+            try:
+                with time_limit(_SECONDS_IMAGINED):
+                    self._imagined[key] = imagine(sizing)
+            except Exception:  # the model's own
+                self._imagined[key] = math.inf
+        return self._imagined[key]
+
+    def recorded(self, variant: VariantFacts, imagine: Imagine) -> float:
+        """The bytes that the largest recorded call of a variant takes."""
+        rows = variant.rows
+        row = max(range(len(rows)), key=rows.elements)
+        costs = self._costs(variant)
+        least = max(
+            (c.memory * max(rows.elements(row) / max(c.elements, 1), 1.0) for c in costs),
+            default=0.0,
+        )
+        if any(_NEAR * cost.elements >= rows.elements(row) for cost in costs):
+            return least  # a run like it was measured
+        imagined = self.imagined(variant, recorded_sizing(variant, row), imagine)
+        return least if math.isinf(imagined) else max(least, imagined)
+
+
+def variant_key(variant: VariantFacts) -> Hashable:
+    """The same for all attempts at a variant."""
+    columns = tuple(tuple(symbol.columns) for symbol in variant.symbols)
+    return variant.group.key, columns, len(variant.completions)
+
+
+def _grown(
+    variant: VariantFacts, sizing: Sizing, cost: Cost, powers: Sequence[float]
+) -> tuple[float, float, float]:
+    """How many times larger than in a run that was measured all inputs together are, the symbol
+    that grew most, and the memory beside the inputs; at least 1."""
+    inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
+    sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
+    more = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
+    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *more])
+
+
+def _powers(costs: Sequence[Cost]) -> list[float]:
+    """By which power of each symbol memory grows beside the inputs: 1 for the length of attention,
+    2 for that of all triples of a sequence's rows.
+
+    It is 1 unless measured runs show more: at small sizes what grows fastest may not show yet.
+    """
+    if not costs:
+        return []
+    sizes = torch.tensor([[1, *cost.values] for cost in costs], dtype=torch.float64)
+    sizes[:, 1:] = sizes[:, 1:].clamp(min=1).log()
+    memory = torch.tensor([[max(cost.memory, 1)] for cost in costs], dtype=torch.float64).log()
+    fitted = torch.linalg.pinv(sizes) @ memory
+    return [min(max(power - 1, 1.0), _MAX_POWER) for power in fitted.flatten().tolist()[1:]]
+
+
+@dataclass
+class Probing:
+    """Runs a model at sizes that no call had, within bounds
+    (docs/decisions/guards-and-verdicts.md).
+
+    What a run costs is predicted (:class:`RunCosts`); the first run that is measured has
+    recorded sizes.
+
+    Attributes:
+        probe: ``"near"`` for sizes within :class:`~calltape_analyzer.arguments.sizings.Bound`: no
+            run has more than 4 times the elements of the largest recorded call, in all input
+            tensors together, and no size or int is more than 4 times its largest recorded value.
+            ``"far"`` for these and sizes up to 500 times the recorded ones, as long as the inputs
+            stay small: only this finds what a model does from some size on. ``"none"`` for recorded
+            sizes only.
+        memory: the most bytes that a run and the run that it is compared with may take; None for
+            what the largest recorded call takes, or 256 MiB if that is more. It is half of what is
+            free at that moment if that is less, or the probe is ``"far"``. A run that is predicted
+            to take more is not made, and ``attempts`` and the notes of the report say so.
+        seconds: how long a run may take.
+        bound: of the tape.
+        fused: whether programs have the kernels of torch that keep the scores of attention out of
+            memory.
+        costs: of the runs that were measured.
+    """
+
+    probe: Probe = "near"
+    memory: int | None = None
+    seconds: float = _SECONDS
+    bound: Bound = field(default_factory=lambda: Bound(0))
+    fused: bool = True
+    costs: RunCosts = field(default_factory=RunCosts)
+    _slow: set[Hashable] = field(default_factory=set)
+
+    def sizings(
+        self, variant: VariantFacts, around: Sequence[Sizing], *, narrow: bool = False
+    ) -> list[Sizing]:
+        """The sizes to run.
+
+        Args:
+            variant: what is run.
+            around: sizes that must be among them, with some a little larger.
+            narrow: whether these alone are run.
+        """
+        if self.probe == "none":
+            return []
+        if narrow:
+            return [sizing for sizing in around if self.bound.allows(variant, sizing)]
+        kinds = (
+            sizings_unseen,
+            sizings_of_one,
+            sizings_beyond,
+            sizings_unrelated,
+            sizings_between,
+        )
+        found_of_kind = [kind(variant, _MAX_OF_A_KIND) for kind in kinds]
+        # One of each kind comes first: there may be no time for all.
+        in_turn = chain.from_iterable(zip_longest(*found_of_kind))
+        near = [*around, *sizings_around(variant, around), *filter(None, in_turn)]
+        found = [sizing for sizing in near if self.bound.allows(variant, sizing)]
+        found += sizings_far(variant) if self.probe == "far" else []
+        return list(dict.fromkeys(found))
+
+    def cheaper(self, variant: VariantFacts) -> list[Sizing]:
+        """Sizes that cost less than a recorded call, for a model that is too large for others."""
+        return [] if self.probe == "none" else sizings_below(variant, _MAX_OF_A_KIND)
+
+    def patience(self, seconds: float) -> float:
+        """How long all runs at sizes that no call had may take together.
+
+        Args:
+            seconds: how long the trace and the runs of recorded calls took.
+        """
+        return math.inf if self.probe == "far" else max(seconds * _PATIENCE, MIN_PATIENCE)
+
+    def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
+        """Seconds that the model and a program will take together; 0 if no run was measured."""
+        return _IN_A_PROBE * self.costs.seconds(variant, sizing)
+
+    def measured(
+        self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
+    ) -> tuple[Any, Cost | None]:
+        """What a function returns at some sizes, and what it costs if other runs are predicted from
+        it."""
+        if sizing.resized and self.probe != "far":
+            return function(), None
+        begin = time.perf_counter()
+        value, peak = measured(function, fused=self.fused)
+        seconds = time.perf_counter() - begin
+        return value, Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
+
+    def is_slow(self, variant: VariantFacts) -> bool:
+        """Whether a run of a variant took too long."""
+        return variant_key(variant) in self._slow
+
+    def note_slow(self, variant: VariantFacts) -> None:
+        """Notes that a run took too long: no other sizes of the variant are run."""
+        self._slow.add(variant_key(variant))
+
+    def note(self, program: Program, attempt: Attempt) -> None:
+        """Tells a program at which sizes it was tried."""
+        came_to = Probed(
+            attempt.probed,
+            attempt.agreed,
+            attempt.wrong,
+            self.probe,
+            attempt.declined,
+            bool(program.variant.symbols),
+        )
+        program.told.append(came_to)
+        if attempt.untried:
+            first, more = attempt.untried[0], len(attempt.untried) - 1
+            program.told.append(Untried(first, more, came_to.is_remark))

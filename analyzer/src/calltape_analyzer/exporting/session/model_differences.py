@@ -1,214 +1,371 @@
-"""What a difference of results proves: another model, an argument that matters, or nothing.
+"""Whether the model returns what was recorded, and whether a program follows it from call to call.
 
-A call or two of each variant is run before anything else: other weights would otherwise look like a
-fault of each program, at each size. At sizes that no call had the values are made up, and the model
-may have no answer to them: it returns NaN, something else each time, or what the last digit of an
-input decides.
+A call or two of each variant runs before anything else, because other weights than the recorded
+ones would look like a fault of each program at each size.
+
+A program shares the parameters and buffers of its model, and writes to them as the model does.
+Anything else that the model reads is a constant of the program. Names do not show whether that
+matters: a mask that is built once, a counter for a log and the attention maps of the last call are
+harmless, and the end of the last chunk is not. So calls run after one another, and their results
+are compared. The recorded order may show nothing (inputs that only grow), so other orders run as
+well, and a number that calls change is set to a much larger value.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from random import Random
+from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, nudged
+import torch
+
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import (
-    Tolerances,
     compared,
     has_values,
     is_described,
+    leaves_of,
+    recorded_leaves,
 )
-from calltape_analyzer.exporting.session.model_runs import ModelRuns
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
+from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.session.verification import replay_call
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.programs.notes import Question
-from calltape_analyzer.programs.reasons import Because, Why
+from calltape_analyzer.model.calls import detached, eager
+from calltape_analyzer.model.randomness import reseed
+from calltape_analyzer.observing.traffic_counters import has_raised
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import StateNeeded
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = [
-    "MAX_SINGLE",
-    "doubt_of",
+    "calls_with_hidden_state",
+    "differences_from_tape",
     "telling_calls",
-    "unlike_recorded",
-    "which_matter",
+    "why_state_lost",
 ]
 
-MAX_SINGLE = 8
-"""So many arguments are changed one by one; of more, all count if one does."""
-
-T = TypeVar("T")
-
-_MAX_VARIANTS, _MAX_CHANGED = 64, 12
+_MAX_VARIANTS = 64
 
 
-def unlike_recorded(
-    runner: ModelRuns, variants: Sequence[VariantFacts], *, watched: bool
+def differences_from_tape(
+    session: Session, variants: Sequence[VariantFacts], *, observe: bool
 ) -> dict[CallRef, Fact]:
-    """The calls, of those that were run, for which the model returns something else than was
-    recorded, and in what that differs. Calls of a model that draws random numbers, or that calls
-    change, are not judged.
+    """By call, how the result of the model differs from the recorded one. Calls that draw random
+    numbers are not judged, nor are those of a model that calls change.
 
     Args:
-        runner: has the model.
-        variants: of each, :func:`telling_calls` are run.
-        watched: whether it is noted what the model asks (:meth:`ModelRuns.observed`).
+        session: has the model.
+        variants: the :func:`telling_calls` of each are run.
+        observe: whether these runs are observed (:meth:`Session.observe`).
     """
     found: dict[CallRef, Fact] = {}
     for variant in variants[:_MAX_VARIANTS]:
         for ref in telling_calls(variant):
-            difference = _difference(runner, variant, ref, watched=watched)
+            difference = _difference(session, variant, ref, observe=observe)
             if difference is not None:
                 found[ref] = difference
-    return {} if runner.state else found
+    return {} if session.state else found
 
 
 def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
-    """The calls of a variant that are run: the first of the first and of the last size."""
+    """The calls of a variant that are run: the first ones of its first and of its last size."""
     rows = variant.rows.items()
     yield from dict.fromkeys(seen.first for _, seen in (rows[0], rows[-1]))
 
 
 def _difference(
-    runner: ModelRuns, variant: VariantFacts, ref: CallRef, *, watched: bool
+    session: Session, variant: VariantFacts, ref: CallRef, *, observe: bool
 ) -> Fact | None:
-    """In what the model differs from the tape; None if it does not, or nobody knows."""
-    call = runner.find(ref)
-    seen = runner.observed(variant, ref) if watched else None
-    expected = runner.recorded(call)
+    """How the model differs from the tape; None if it does not, or if that is unknown."""
+    call = session.find(ref)
+    observed = session.observe(variant, ref) if observe else None
+    expected = session.recorded(call)
     if expected is None or not is_described(expected) or not has_values(expected):
         return None
     try:
-        plan, sample = runner.planned(variant, call)
-        got = seen if seen is not None else runner.eager(plan, sample)
-        if compared(expected, got, runner.tolerances).agrees or not is_described(got):
+        plan, sample = session.planned(variant, call)
+        got = observed if observed is not None else session.eager(plan, sample)
+        difference = compared(expected, got, session.tolerances)
+        if difference.agrees or not is_described(got):
             return None
-        is_random = runner.drawn(plan, sample) is not None
-    except Exception:  # of any type: the export of the variant will say so
+        is_random = session.random_results(plan, sample) is not None
+    except Exception:  # of any type: the export of the variant will report it
         return None
-    difference = compared(expected, got, runner.tolerances)
     return None if is_random or not difference.compared else difference.error
 
 
-def which_matter(
-    runner: ModelRuns,
+_MAX_BETWEEN = 2
+"""Of how many other variants calls run between those of one."""
+_ROW = 6
+"""How often a call runs in a row: a later call than the next may read what it leaves."""
+_MAX_IN_ORDER = 8
+"""How many calls run one after another, in several orders."""
+_FAR = 1000
+"""By how much, and by how many times itself, a number that calls change is moved: counting that far
+would take too long."""
+_MAX_MOVED = 8
+_SECONDS = 30.0
+"""How long runs with a moved number may take."""
+_MAX_SEARCHED, _MAX_RUN = 4096, 32
+"""How many calls are searched for those that a program accepts, and how many are run."""
+
+
+class _Served(NamedTuple):
+    """A recorded call, and the program that serves it."""
+
+    program: Program
+    sample: Sample
+    call: Call
+
+
+def calls_with_hidden_state(
+    session: Session,
     variants: Sequence[VariantFacts],
-    changes: Callable[[VariantFacts], Sequence[T]],
-    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
+    others: Sequence[VariantFacts],
     seconds: float,
-    question: Question | None = None,
-) -> Iterator[tuple[Sequence[T], Sequence[T] | None]]:
-    """The changes of the first call of each variant, and those of them of which each alone makes
-    the model return something else, or raise; all of them if only several together do, or if they
-    are many.
+) -> set[CallRef]:
+    """The first calls of the variants for which a model returns something else when it is called
+    again, although its state was restored. They run in the sandbox, because nothing can restore the
+    hidden state.
 
     Args:
-        runner: has the model.
-        variants: of the calls. Of very many with changes, the first ones are run.
-        changes: of the first call of a variant: plain data.
-        run: gives what the model returns with some of them.
-        seconds: how long the runs of one variant may take.
-        question: what the variant is asked, if it is noted that it has no answer.
-
-    Yields:
-        None for those that matter if that is unknown, or the model raises without any change: the
-        export of the variant will say so.
+        session: has the model.
+        variants: whose first calls run twice each, and once more after all others.
+        others: calls of a few of these run in between.
+        seconds: how long a run may take.
     """
-    left = _MAX_CHANGED
-    for variant in variants:
-        if every := changes(variant):
-            left -= 1
-            ask = partial(_which_matter_in, runner, variant, every, run)
-            unknown = None if question is None else (variant.name, question)
-            yield every, None if left < 0 else runner.asked(ask, seconds, unknown)
 
+    # With synthetic values a run may not finish.
+    def has_all_values(variant: VariantFacts) -> bool:
+        return all(leaf.key for leaf in session.find(variant.rows.first).record.inputs.facts())
 
-def _which_matter_in(
-    runner: ModelRuns,
-    variant: VariantFacts,
-    every: Sequence[T],
-    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
-) -> Sequence[T] | None:
-    try:
-        planned = runner.planned(variant, variant.rows.first)
-        expected = run(*planned, ())
-    except Exception:  # models raise errors of any type
-        return None
+    own, others = (list(filter(has_all_values, some)) for some in (variants, others))
+    row = [variant for variant in own for _ in range(2)] + others[:_MAX_BETWEEN]
+    row += own if len(row) > 2 else []
+    known: dict[CallRef, dict[str, Any]] = {}
 
-    def matters(some: Sequence[T]) -> bool:
+    def differs(place: int, _: Any) -> bool:
+        ref = row[place].rows.first
         try:
-            got = run(*planned, some)
-        except Exception:
-            return True
-        return runner.differ(expected, got)
+            got = session.eager(*session.planned(row[place], ref))
+        except Exception:  # the model raises: that is no evidence
+            return False
+        return session.differ(known.setdefault(ref, got), got)
 
-    if not matters(every):
-        return []
-    if len(every) == 1 or len(every) > MAX_SINGLE:
-        return every
-    return [one for one in every if matters([one])] or every
-
-
-_ROUNDING = 16
-"""A program adds and fuses in another order than the model: its rounding may be off by so many
-times what one unit in the last place of all inputs makes of the model's results."""
+    found: set[CallRef] = set()
+    with Sandbox(differs, session.device) as sandbox:
+        for place, variant in enumerate(row):
+            with suppress(RunEndedError):
+                if sandbox.ask(place, seconds):
+                    found.add(variant.rows.first)
+    return found
 
 
-def doubt_of(
-    runner: ModelRuns,
-    plan: Plan,
-    sample: Sample,
-    expected: Mapping[str, Any],
-    got: Mapping[str, Any],
-    changes: Mapping[int, Callable[[Any], Any]] | None = None,
-) -> Because | None:
-    """Why other results than those of the model prove nothing. None if they prove that the program
-    is wrong.
+def why_state_lost(
+    session: Session, program: Program, others: Iterable[Program], calls: Iterable[Call]
+) -> StateNeeded | None:
+    """Why a program is useless: recorded calls continue from state that previous calls left, and
+    the program does not keep it. None if that is not so. If no recorded call needed the lost state,
+    the
+    program only gets a note: the application may have reset the state before each call.
 
     Args:
-        runner: has the model.
-        plan: makes its arguments,
-        sample: of the values that were tried.
-        expected: what the model returned.
-        got: what the program returned.
-        changes: of the arguments, as of :meth:`ModelRuns.run`.
+        session: has the model.
+        program: whose lost state is searched for.
+        others: programs that serve calls which may come before.
+        calls: of the tape.
     """
-    if any(map(_has_nan, expected.values())):
-        return Because(Why.MODEL_IS_NAN)
+    program.note_state(session.state)
+    if not program.lost:
+        return None
+    program.depends = _depends(session, program, others)
+    program.note_state(session.state)
+    if not program.depends:
+        return None
+    call = next(_not_reproduced(session, program, calls), None)
+    if call is None and _is_put_back(session, [program, *others], calls):
+        return None
+    number = None if call is None else call.number
+    return StateNeeded(tuple(program.lost), number, program.model.has_state)
+
+
+def _is_put_back(session: Session, programs: Sequence[Program], calls: Iterable[Call]) -> bool:
+    """Whether recorded calls show that the application resets the state before each: run in a row
+    from the state at the export, the model does not return what was recorded."""
+    row = [one for call in islice(calls, _MAX_RUN) for one in _serving(session, programs, call)]
+    known = [recorded_leaves(one.call) for one in row]
+    return any(
+        expected is not None and is_described(expected) and session.differ(expected, got)
+        for expected, got in zip(known, _in_a_row(session, row, _of_model), strict=False)
+    )
+
+
+def _serving(session: Session, programs: Sequence[Program], call: Call) -> Iterator[_Served]:
+    if call.under_way or has_raised(call):
+        return
+    placed = session.sorter.sorted(call.record.inputs)
+    for program in programs:
+        if program.rejects_call(placed) is None:
+            yield from _calls_of(session, program, [call.ref])
+            return
+
+
+def _depends(session: Session, program: Program, others: Iterable[Program]) -> bool | None:
+    """Whether the model returns something else for a call in a row than for the call alone, and the
+    program does not; None if that is unknown."""
+    calls = list(_calls_of(session, program, _firsts(program)))
+    if not calls:
+        return None
+    for other in islice(others, _MAX_BETWEEN):
+        calls += _calls_of(session, other, islice(_firsts(other), 1))
+    first, *between = calls
+    is_known = False
+    for row in ([first] * _ROW, *([first, other] * 2 for other in between)):
+        found = _loses(session, row)
+        if found:
+            return True
+        is_known = is_known or found is not None
+    if not is_known:
+        return None
+    if _loses_in_other_orders(session, program, others):
+        return True
+    # A number that calls change, and the program does not, may matter only when it is much larger:
+    # after a warm-up, say.
+    names = program.lost[:_MAX_MOVED]
+    return bool(
+        session.answer(lambda: any(_reads_number(session, first, name) for name in names), _SECONDS)
+    )
+
+
+def _loses_in_other_orders(session: Session, program: Program, others: Iterable[Program]) -> bool:
+    """Whether a program loses state that the previous calls left, in some order of recorded
+    calls."""
+    found: dict[CallRef, _Served] = {}
+    alone: dict[CallRef, Mapping[str, Any]] = {}
+    for one in (program, *islice(others, _MAX_BETWEEN)):
+        for served in _calls_of(session, one, _firsts(one, _MAX_IN_ORDER)):
+            ref = served.call.ref
+            # A program may accept the sizes and reject the values.
+            got = _in_a_row(session, [served], _of_program) if ref not in found else []
+            own = _in_a_row(session, [served], _of_model) if got else []
+            if own:
+                found[ref], alone[ref] = served, own[0]
+    row = [found[ref] for ref in sorted(found)]
+    row = row[:: -(-len(row) // _MAX_IN_ORDER)] if row else row
+    shuffled = list(row)
+    Random(0).shuffle(shuffled)
+    for order in (row[::-1], row, shuffled):
+        after = _in_a_row(session, order, _of_model)
+        moved = [
+            i for i, got in enumerate(after)
+            if order[i].program is program
+            and session.differ(alone[order[i].call.ref], got)
+        ]  # fmt: skip
+        if moved:
+            known = _in_a_row(session, order, _of_program)
+            if any(i < len(known) and session.differ(after[i], known[i]) for i in moved):
+                return True
+    return False
+
+
+def _reads_number(session: Session, call: _Served, name: str) -> bool:
+    """Whether the model returns something else if a number among its attributes is much larger."""
+    owner, _, attribute = name.rpartition(".")
     try:
-        again = runner.eager(plan, sample, seed=0, changes=changes)
-        if not compared(expected, again, runner.tolerances).agrees:
-            return Because(Why.MODEL_VARIES)
-        near = runner.eager(plan, nudged(sample), changes=changes)
-    except Exception:  # models raise errors of any type
-        return Because(Why.MODEL_MAY_FAIL)
-    if _is_within(expected, got, near, runner.tolerances):
-        return Because(Why.INEXACT)
-    return None
-
-
-def _has_nan(leaf: Any) -> bool:
-    is_inexact = getattr(leaf, "is_floating_point", bool)() or getattr(leaf, "is_complex", bool)()
-    return is_inexact and bool(leaf.isnan().any())
-
-
-def _is_within(
-    expected: Mapping[str, Any],
-    got: Mapping[str, Any],
-    near: Mapping[str, Any],
-    tolerances: Tolerances,
-) -> bool:
-    """Whether each result that differs does so by little more than the model's own does if its
-    inputs change in their last digit."""
-    if not expected.keys() == got.keys() == near.keys():
+        part = session.module.get_submodule(owner)
+        value = vars(part)[attribute]
+    except (AttributeError, KeyError):  # within a container, or no module
         return False
-    for path, value in expected.items():
-        found = compared({path: value}, {path: got[path]}, tolerances)
-        if found.agrees:
-            continue
-        own = compared({path: value}, {path: near[path]}, tolerances)
-        if not found.max_abs <= _ROUNDING * own.max_abs < math.inf:
-            return False
-    return True
+    if type(value) not in (int, float):
+        return False
+    with suppress(Exception):  # the model raises, so that it serves nothing there
+        alone = session.eager(call.program.plan, call.sample)
+        with session.undisturbed():
+            setattr(part, attribute, type(value)(value * _FAR + _FAR))
+            moved = _in_a_row(session, [call], _of_model)
+        return bool(moved) and session.differ(alone, moved[0])
+    return False
+
+
+def _loses(session: Session, row: Sequence[_Served]) -> bool | None:
+    """Whether the program of the first call of a row loses what previous calls left, when that call
+    is repeated; None if no repetition is reached."""
+    after = _in_a_row(session, row, _of_model)
+    again = [i for i in range(1, len(after)) if row[i] is row[0]]
+    moved = [i for i in again if session.differ(after[0], after[i])]
+    if not moved:
+        return False if again else None
+    got = _in_a_row(session, row, _of_program)
+    known = [i for i in moved if i < len(got)]
+    return any(session.differ(after[i], got[i]) for i in known) if known else None
+
+
+def _firsts(program: Program, count: int = 2) -> Iterator[CallRef]:
+    """The first calls of some sizes that a program serves, from the first size to the last."""
+    rows = [
+        seen.first for row, seen in program.variant.rows.items() if program.rejects(row) is None
+    ]
+    last = len(rows) - 1
+    places = [last * at // max(count - 1, 1) for at in range(count)] if rows else []
+    yield from dict.fromkeys(rows[at] for at in places)
+
+
+def _calls_of(session: Session, program: Program, refs: Iterable[CallRef]) -> Iterator[_Served]:
+    for ref in refs:
+        with suppress(Exception):  # it cannot be read, which the export has reported
+            call = session.find(ref)
+            yield _Served(program, session.sample(program.variant, call), call)
+
+
+def _of_model(session: Session, call: _Served) -> Mapping[str, Any]:
+    plan, given = call.program.plan, call.sample.cloned()
+    value = eager(session.entry, plan, given, session.classes, session.device)
+    return detached(leaves_of(value))
+
+
+def _of_program(_: Session, call: _Served) -> Mapping[str, Any]:
+    return call.program.leaves(call.program.outputs(call.sample.cloned()))
+
+
+def _in_a_row(
+    session: Session,
+    row: Sequence[_Served],
+    run: Callable[[Session, _Served], Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """The results of calls that run one after another from the current state of the model, up to
+    the first one that raises, since the state may be the reason. Each call starts from the same
+    random numbers."""
+    found = []
+    with session.undisturbed():
+        for call in row:
+            reseed(session.module)
+            try:
+                leaves = run(session, call)
+            except Exception:  # models, torch and runtimes raise errors of any type
+                break
+            # The next call may write to it.
+            found.append({
+                path: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+                for path, leaf in leaves.items()
+            })  # fmt: skip
+    return found
+
+
+def _not_reproduced(session: Session, program: Program, calls: Iterable[Call]) -> Iterator[Call]:
+    """The recorded calls that a program accepts, and that started from another state than its
+    own."""
+    ended = (call for call in calls if not call.under_way and not has_raised(call))
+    own = (
+        call
+        for call in islice(ended, _MAX_SEARCHED)
+        if program.rejects_call(session.sorter.sorted(call.record.inputs)) is None
+    )
+    for call in islice(own, _MAX_RUN):
+        replayed = replay_call(session, program, call)
+        if replayed.outcome == "ok" and replayed.error is not None:
+            yield call

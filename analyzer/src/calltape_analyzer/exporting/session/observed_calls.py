@@ -1,9 +1,9 @@
-"""What is seen of a run of the model: what it asks of tensors, and the memory that these take.
+"""Observes a run of the model: what it queries of tensors, and the memory that these take.
 
-Whether a model reads strides, or the mode of its caller, can be found out by runs in which these
-differ, a run for each. Nearly all models ask for neither, and one run shows that: torch tells a
-mode of each function and property of a tensor that Python asks for. Kernels that are no operators
-of torch are not seen; a model that may call one is asked as before.
+Runs with other strides, or another mode of the caller, show whether a model reads these. Nearly all
+models read neither, and one observed run proves that: torch reports each function and property of a
+tensor that Python uses to a mode. It does not report kernels that are not torch operators, so a
+model that may call one needs the other runs.
 """
 
 from __future__ import annotations
@@ -28,21 +28,29 @@ from calltape_analyzer.programs.caller_objects import views_of
 from calltape_analyzer.pytree.description import describe_result
 from calltape_analyzer.pytree.memory import storage_of
 
-__all__ = ["LAYOUT", "MODES", "Effects", "ObservedCall", "Questions", "hides_questions", "measured"]
+__all__ = [
+    "LAYOUT",
+    "MODES",
+    "Effects",
+    "ObservedCall",
+    "QueryWatcher",
+    "hides_queries",
+    "measured",
+]
 
 LAYOUT = frozenset({
     "stride", "is_contiguous", "as_strided", "as_strided_", "data_ptr", "set_", "untyped_storage",
     "storage", "numpy", "__array__", "__dlpack__", "dim_order", "is_set_to", "_typed_storage",
     "__cuda_array_interface__", "written", "operator",
 })  # fmt: skip
-"""What tells how a tensor lies in memory. ``written``: a tensor was written to, which may be a view
-or a copy of another one, as its layout decides. ``operator``: one of a library ran, which gets
-the memory."""
+"""Queries that reveal how a tensor lies in memory. ``written``: a tensor was written to that may be
+a view or a copy of another one, depending on its strides. ``operator``: an operator of another
+library ran, which gets the memory."""
 MODES = frozenset({
     "requires_grad", "grad_fn", "is_leaf", "is_inference", "is_grad_enabled",
     "is_inference_mode_enabled",
 })  # fmt: skip
-"""What tells the mode of the caller."""
+"""Queries that reveal the mode of the caller."""
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _OF_TORCH = ("aten", "prims", "prim")
 _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
@@ -50,34 +58,33 @@ _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
 
 @dataclass(frozen=True)
 class Effects:
-    """What a run of a call did beside computing: plain data.
+    """What a run did besides returning a value: plain data.
 
     Attributes:
-        moved: the generators of random numbers that were drawn from.
+        generators: the random number generators that it drew from.
         views: the outputs that share memory with arguments, with the numbers of these.
-        written: the numbers of the arguments that were written to, and whether the model returned
-            them.
+        written: the numbers of the arguments that it wrote to, and whether it returned them.
     """
 
-    moved: tuple[str, ...]
+    generators: tuple[str, ...]
     views: Mapping[str, frozenset[int]]
     written: Mapping[int, bool]
 
     @classmethod
-    def of(cls, moved: Iterable[str], value: Any, before: Sample, given: Sample) -> Effects:
-        """Of a run that returned a value.
+    def of(cls, generators: Iterable[str], value: Any, before: Sample, given: Sample) -> Effects:
+        """The effects of a run that returned a value.
 
         Args:
-            moved: as above.
+            generators: as above.
             value: what the model returned.
-            before: what the arguments were.
+            before: the arguments before the run.
             given: the tensors that the model got.
         """
         pairs = enumerate(zip(before.tensors, given.tensors, strict=True))
         written = [number for number, (old, new) in pairs if was_written(old, new)]
         returned = {id(tensor) for tensor in describe_result(value).tensors} if written else set()
         return cls(
-            tuple(moved),
+            tuple(generators),
             views_of(leaves_of(value), given),
             {number: id(given.tensors[number]) in returned for number in written},
         )
@@ -85,23 +92,23 @@ class Effects:
 
 @dataclass
 class ObservedCall:
-    """A run of a recorded call.
+    """What an observed run of a recorded call showed.
 
     Attributes:
-        asked: the names of what was asked of tensors that are not the model's own, and of the
-            caller; None if nobody knows.
-        effects: what else it did; None if nobody knows.
-        makes_generators: whether it drew from generators that were gone when it returned: it makes
-            them anew in each call.
+        queries: the names of what the model queried of the caller and of tensors other than its
+            own; None if that is unknown.
+        generators: that it drew from; None if that is unknown.
+        makes_generators: whether all generators that it drew from were gone when it returned, so
+            that it creates them in each call.
     """
 
-    asked: frozenset[str] | None = None
-    effects: Effects | None = None
+    queries: frozenset[str] | None = None
+    generators: tuple[str, ...] | None = None
     makes_generators: bool = False
 
 
 def _functions(names: Collection[str]) -> dict[Any, str]:
-    """The functions that torch tells a mode of, with their names."""
+    """The functions that torch reports to a mode, with their names."""
     found: dict[Any, str] = {}
     for owner in (torch.Tensor, torch):
         for name in names:
@@ -113,14 +120,14 @@ def _functions(names: Collection[str]) -> dict[Any, str]:
     return found
 
 
-_QUESTIONS = _functions((LAYOUT | MODES) - {"written", "operator", *_MODE_FUNCTIONS})
+_QUERIES = _functions((LAYOUT | MODES) - {"written", "operator", *_MODE_FUNCTIONS})
 
 
-class Questions(TorchFunctionMode):
-    """Notes what is asked of tensors while a model runs in the block.
+class QueryWatcher(TorchFunctionMode):
+    """Remembers what a model queries of tensors while it runs in the block.
 
     Args:
-        module: the model, whose own tensors do not count.
+        module: the model. Queries of its own tensors do not count.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -130,23 +137,23 @@ class Questions(TorchFunctionMode):
             for tensor in (*module.parameters(), *module.buffers())
             if (memory := storage_of(tensor)) is not None
         }
-        self._found: set[str] = set()
+        self._queries: set[str] = set()
         self._generators: list[weakref.ref[Any]] = []
         self._within = ExitStack()
 
     @property
-    def asked(self) -> frozenset[str]:
-        """What was asked."""
-        return frozenset(self._found)
+    def queries(self) -> frozenset[str]:
+        """The names of the queries so far."""
+        return frozenset(self._queries)
 
     @property
     def makes_generators(self) -> bool:
-        """Whether generators were drawn from, and all of them are gone."""
+        """Whether the model drew from generators, and all of them are gone."""
         return bool(self._generators) and all(known() is None for known in self._generators)
 
-    def __enter__(self) -> Questions:
-        self._within.enter_context(_telling(self._found.add))
-        self._within.enter_context(_Writing(self._own, self._found.add))
+    def __enter__(self) -> QueryWatcher:
+        self._within.enter_context(_reported(self._queries.add))
+        self._within.enter_context(_Writing(self._own, self._queries.add))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -158,16 +165,16 @@ class Questions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         given = kwargs or {}
-        name = _QUESTIONS.get(func)
+        name = _QUERIES.get(func)
         if name is not None:
             if not (
                 args and isinstance(args[0], torch.Tensor) and storage_of(args[0]) in self._own
             ):
-                self._found.add(name)
+                self._queries.add(name)
         elif isinstance(func, _OPERATORS):
             namespace = getattr(func, "namespace", None) or str(func).partition(".")[0]
             if namespace not in _OF_TORCH:
-                self._found.add("operator")
+                self._queries.add("operator")
         if isinstance(given.get("generator"), torch.Generator):
             self._generators.append(weakref.ref(given["generator"]))
         return func(*args, **given)
@@ -178,14 +185,14 @@ class _Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """That it sees no operators within what ``torch.compile`` makes. Otherwise nothing could be
-        compiled, and ``flex_attention`` raises an error then."""
+        """Hides the operators within compiled code from the mode. Otherwise nothing could be
+        compiled, and ``flex_attention`` would raise an error."""
         return True
 
 
 class _Writing(_Seeing):
-    """Tells of operators that write to a tensor that is not the model's own. Python's names do not
-    tell: ``relu(x, inplace=True)`` writes within torch."""
+    """Reports operators that write to a tensor other than the model's own. Names in Python do not
+    show them: ``relu(x, inplace=True)`` writes within torch."""
 
     def __init__(self, own: Collection[int], tell: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -205,10 +212,10 @@ class _Writing(_Seeing):
         return func(*args, **given)
 
 
-def hides_questions(module: torch.nn.Module) -> bool:
-    """Whether parts of a model may ask what no mode sees: compiled and scripted ones, and functions
-    of libraries that are no operators of torch, beside its classes or beside functions that they
-    import."""
+def hides_queries(module: torch.nn.Module) -> bool:
+    """Whether parts of a model may make queries that no mode sees: compiled and scripted parts, and
+    functions of libraries that are not torch operators, in the modules of its classes or of the
+    functions that these import."""
     for part in module.modules():
         if isinstance(part, (torch.jit.ScriptModule, torch._dynamo.eval_frame.OptimizedModule)):
             return True
@@ -226,7 +233,7 @@ def _python_modules(names: Iterable[str]) -> list[ModuleType]:
 
 
 def _is_hidden(value: Any) -> bool:
-    """Whether code can do with a value what no mode sees."""
+    """Whether code can query tensors through a value without a mode seeing it."""
     if any(value is getattr(torch, name) for name in _MODE_FUNCTIONS):
         return True  # imported by its name
     if isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
@@ -244,27 +251,27 @@ def _is_hidden(value: Any) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    """Whether no function of a package computes on tensors past torch: numpy is seen where it gets
-    them, and safetensors reads files."""
+    """Whether no function of a package bypasses torch to compute on tensors: a mode sees numpy get
+    them, and safetensors only reads files."""
     return name.partition(".")[0] in ("torch", "builtins", "numpy", "safetensors")
 
 
 @contextmanager
-def _telling(tell: Callable[[str], None]) -> Iterator[None]:
-    """Tells of the functions of torch that ask for the mode of the caller."""
+def _reported(tell: Callable[[str], None]) -> Iterator[None]:
+    """Reports calls of the torch functions that return the mode of the caller."""
     own: Any = torch
 
-    def telling(name: str, function: Callable[[], bool]) -> Callable[[], bool]:
-        def told() -> bool:
+    def reported(name: str, function: Callable[[], bool]) -> Callable[[], bool]:
+        def reporting() -> bool:
             tell(name)
             return function()
 
-        return told
+        return reporting
 
     before = {name: getattr(own, name) for name in _MODE_FUNCTIONS}
     try:
         for name, function in before.items():
-            setattr(own, name, telling(name, function))
+            setattr(own, name, reported(name, function))
         yield
     finally:
         for name, function in before.items():
@@ -277,21 +284,21 @@ _AT_ONCE = 2
 
 
 class Measured(NamedTuple):
-    """What a function returned, and the most bytes that its tensors took at any moment. Memory that
-    a kernel allocates internally is not counted."""
+    """What a function returned, and the peak memory of its tensors in bytes. Memory that a kernel
+    allocates internally is not counted."""
 
     value: Any
     peak: int
 
 
 def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
-    """Runs a function and counts the memory of the tensors that it makes, on any device.
+    """Runs a function and measures the memory of the tensors that it creates, on any device.
 
     Args:
         function: is run.
-        fused: whether attention takes the memory that torch's kernels take. Otherwise it counts
-            with its scores and their softmax, which torch's kernels never have in memory as a
-            whole, and ONNX Runtime does.
+        fused: whether attention takes the memory that torch's kernels take. Otherwise its scores
+            and their softmax count as well: ONNX Runtime keeps them in memory, and torch's kernels
+            do not.
     """
     with _Counting(fused) as counting:
         value = function()

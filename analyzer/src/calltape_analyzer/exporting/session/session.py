@@ -1,509 +1,562 @@
-"""Whether a program does what the model does: at recorded sizes, and at others.
+"""One export of one model: runs of the model and of its programs, and what is known from them.
 
-A program is good if it reproduces every recorded size, and better if it also agrees with the model
-at sizes that no call had. A program that returns wrong values at one of them serves only the sizes
-at which it was right (:mod:`calltape_analyzer.exporting.session.restrictions`). The best one and
-its attempt are an :class:`Outcome`.
+A run leaves the state of the model and the random number generators unchanged. Takes calls of a
+tape; returns what the model, or a program, returns for them now.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, facts_of_tensors
+from calltape_analyzer.arguments.samples import Sample, has_made_up, resized, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
-    is_between,
-    is_part_way,
     recorded_sizing,
-    row_at,
-    sizes_in_words,
-    sizings_of_one,
 )
+from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
+    Tolerances,
     compared,
-    has_values,
     is_described,
     leaves_of,
     recorded_leaves,
 )
-from calltape_analyzer.comparison.judging import judge
-from calltape_analyzer.comparison.verdicts import Verdict
-from calltape_analyzer.exporting.session.budget import time_limit
-from calltape_analyzer.exporting.session.model_runs import ModelRuns
-from calltape_analyzer.exporting.session.observed_calls import Effects, measured
-from calltape_analyzer.exporting.session.sandbox import RunEndedError, half_of_free
-from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
-from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
+from calltape_analyzer.comparison.verdicts import Against, Verdict
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.session.budget import Budget, Probing
+from calltape_analyzer.exporting.session.observed_calls import (
+    Effects,
+    ObservedCall,
+    QueryWatcher,
+    hides_queries,
+)
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.foreign_errors import failure_of
-from calltape_analyzer.model.calls import eager
-from calltape_analyzer.model.state import apart_from
-from calltape_analyzer.observing.memory_layout import layout_in_memory
-from calltape_analyzer.observing.size_table import SizeRow
+from calltape_analyzer.model.calls import (
+    as_module,
+    detached,
+    device_of,
+    eager,
+    entry_of,
+)
+from calltape_analyzer.model.randomness import Generators, generators_kept, reseed, set_python
+from calltape_analyzer.model.state import apart_from, in_words, unchanged
+from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.dispatch import ProgramRun
-from calltape_analyzer.programs.exported_model import ConditionError
-from calltape_analyzer.programs.notes import NotCompared, OtherModel
+from calltape_analyzer.programs.notes import NotAsked, Question
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import InState
-from calltape_analyzer.programs.strategies import Attempt, RowOutcome
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Outcome", "Session"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-_MAX_ROWS = 24
-_MAX_LOOKED, _MAX_SMALL = 4, 2
-"""Recorded calls of which the loops are looked at, and sizes of one."""
-_AT_ONCE = 2
-"""What the model returned is in memory while the program runs."""
-_LEAST_MEMORY = 256 * 2**20
-"""Bytes that a run and the one that it is compared with may take in any case."""
-_SECONDS = 60.0
-"""How long a run with arguments that a call lacks may take."""
+    from calltape_analyzer.model.randomness import Numbers
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Session"]
+
+_SEEDS = 8
+"""How many other generator states a call is run from, as long as no result differs."""
 
 
-class _Known(NamedTuple):
-    """The verdict on a call, and the weights that it was found with."""
+class ModelRun(NamedTuple):
+    """A run of the model that returned.
+
+    Attributes:
+        leaves: what it returned, by path.
+        value: the same, as the model returned it.
+        given: the arguments as the run left them.
+        generators: the random number generators that it drew from.
+    """
+
+    leaves: dict[str, Any]
+    value: Any
+    given: Sample
+    generators: list[str]
+
+
+class RandomResults(NamedTuple):
+    """Two results of a call that depends on random numbers.
+
+    Attributes:
+        generators: that the model draws from.
+        now: the leaves that it returns from their current state.
+        other: those from another state.
+        seed: of the other state.
+    """
+
+    generators: Sequence[str]
+    now: dict[str, Any]
+    other: dict[str, Any]
+    seed: int
+
+
+class _CachedVerdict(NamedTuple):
+    """The verdict on a call that a program reproduced, and the weights at that time."""
 
     program: Program
     verdict: Verdict
-    weights: tuple[tuple[int, int], ...] | None
-
-
-class Replayed(NamedTuple):
-    """What became of a recorded call, as :attr:`Attempt.rows` has it, what was wrong or could be
-    better, and the verdict if the program ran to its end."""
-
-    outcome: RowOutcome
-    error: Fact | None = None
-    found: Verdict | None = None
+    weights: tuple[tuple[int, int], ...]
 
 
 @dataclass
-class Outcome:
-    """A program for a variant, and the attempt that made it."""
+class Session:
+    """One export of one model: runs calls of a tape through the model and through its programs.
 
-    attempt: Attempt
-    program: Program
+    Attributes:
+        module: the model.
+        entry: what a recorded call called: the model, or one of its methods.
+        sorter: sorts calls into groups.
+        find: returns the call of a reference.
+        classes: the classes that arguments may be made of.
+        device: of the model.
+        tolerances: how far the results of a program may be off.
+        state: the parameters, buffers and attributes of the model that calls changed, with their
+            values before, in words.
+        unanswered: what could not be found out about the model, and why.
+        differences: by recorded call, how the model's result now differs from the recorded one;
+            None if it does not.
+        probing: at which unrecorded sizes the model is run, and what that may cost.
+        budget: the time of the export. What is not run when it is spent counts as not reproduced.
+    """
 
-    def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
-        """Greater is better. What counts first is how many of the sizes that still have no program
-        it reproduces: a better copy of another program is of no use. How many sizes were probed
-        depends on the time that there was, so that those count at which it failed.
+    module: Any
+    entry: Callable[..., Any]
+    sorter: CallSorter
+    find: Callable[[CallRef], Call]
+    classes: ClassIndex
+    device: str
+    tolerances: Tolerances
+    state: dict[str, str] = field(default_factory=dict)
+    unanswered: list[NotAsked] = field(default_factory=list)
+    differences: dict[CallRef, Fact | None] = field(default_factory=dict)
+    probing: Probing = field(default_factory=Probing)
+    budget: Budget = field(default_factory=Budget)
+    _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
+    _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
+    _drawing: set[Hashable] = field(default_factory=set)
+    _searched: set[Hashable] = field(default_factory=set)
+    _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
+    _verdicts: dict[tuple[int, CallRef], _CachedVerdict] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tape: Tape, module: Any, tolerances: Tolerances) -> Self:
+        """For the calls of a tape and the recorded model.
+
+        Raises:
+            UsageError: ``module`` is neither a module nor a function, or lacks the recorded method.
+        """
+        is_function = not hasattr(module, "named_parameters")
+        if is_function:
+            if not callable(module) or isinstance(module, type):
+                raise UsageError(
+                    f"{type(module).__name__} is neither a torch.nn.Module nor a function",
+                    advice="pass the module or function whose calls are on the tape",
+                )
+            module = as_module(module)
+        classes = tape.class_index.with_model(module)
+        sorter = CallSorter.of(tape, classes.renamed).with_model(module)
+        entry = module if is_function else entry_of(module, tape.target)
+        device = str(device_of(module))
+        return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
+
+    def sample(
+        self, variant: VariantFacts, where: Sizing | Call | CallRef, *, salt: str = ""
+    ) -> Sample:
+        """The values of a recorded call in the layout of a variant, or those of a recorded row
+        resized to other sizes. Another ``salt`` gives other values where they are free."""
+        if not isinstance(where, Sizing):
+            call = self.find(where) if isinstance(where, CallRef) else where
+            return sample_in(variant, call, self.sorter, self.device)
+        sample = self.sample(variant, variant.rows.calls_of(where.row).first)
+        if not where.resized:
+            return sample
+        rules = self.rules_of(variant)
+        return resized(sample, variant, where.row, where.values, rules, salt=salt)
+
+    def planned(self, variant: VariantFacts, where: Sizing | Call | CallRef) -> tuple[Plan, Sample]:
+        """The values of :meth:`sample`, and the plan that makes arguments of them."""
+        sample = self.sample(variant, where)
+        return Plan.of(variant, sample, self.sorter.signature), sample
+
+    def rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
+        """How the values of integer tensors depend on sizes, by the number of the tensor."""
+        key = variant.group.key, tuple(tuple(symbol.columns) for symbol in variant.symbols)
+        if key not in self._rules:
+            self._rules[key] = value_rules(variant, self.find, self.sorter)
+        return self._rules[key]
+
+    def recorded(self, call: Call) -> dict[str, Any] | None:
+        """What a call returned; None if the tape lacks some value of its arguments or outputs."""
+        outputs = call.record.outputs
+        if outputs is None:
+            return None
+        leaves = (*call.record.inputs.facts(), *outputs.facts())
+        return recorded_leaves(call) if all(leaf.key for leaf in leaves) else None
+
+    def expected(
+        self, program: Program, call: Call, sample: Sample
+    ) -> tuple[dict[str, Any], Against]:
+        """What a call should return: the recorded result (``"tape"``), or what the model returns
+        now (``"module"``) if the tape lacks it."""
+        recorded = self.recorded(call)
+        if recorded is not None and is_described(recorded):
+            return recorded, "tape"
+        now = self.eager(program.plan, sample)
+        if recorded is not None and not is_described(now):
+            return recorded, "tape"  # a new run describes the result no better
+        return now, "module"
+
+    def run(
+        self,
+        plan: Plan,
+        sample: Sample,
+        *,
+        seed: int | None = None,
+        python: Numbers | None = None,
+        context: Context | None = None,
+        changes: Mapping[int, Callable[[Any], Any]] | None = None,
+        within: AbstractContextManager[Any] | None = None,
+    ) -> ModelRun:
+        """Runs the model. Its state and the random number generators stay as they are, so every run
+        starts from the same state.
 
         Args:
-            wanted: the recorded sizes that have no program yet; None for all.
+            plan: makes the arguments.
+            sample: their values.
+            seed: puts the generators into another state.
+            python: replaces the numbers of Python's and numpy's generators.
+            context: to run in; by default the context of the variant's calls.
+            changes: by the number of a tensor, a function that makes of its copy what the model
+                gets instead.
+            within: entered around the call alone.
+
+        Raises:
+            Exception: whatever the model raises.
         """
-        found = self.attempt
-        unseen = (found.agreed > 0, found.agreed - found.probed, not found.by_values, found.agreed)
-        return (self.served(wanted), found.ok, found.reproduced, -found.wrong, *unseen)
+        with self.undisturbed():
+            if seed is not None:
+                reseed(self.module, seed)
+            if python is not None:
+                set_python(self.module, python)
+            given = sample.cloned()
+            for number, change in (changes or {}).items():
+                given.tensors[number] = change(given.tensors[number])
+            generators = Generators(self.module)
+            value = eager(self.entry, plan, given, self.classes, self.device, context, within)
+            drawn_from = generators.moved()
+            leaves = apart_from(self.module, detached(leaves_of(value)))
+        return ModelRun(leaves, value, given, drawn_from)
 
-    def served(self, wanted: Collection[SizeRow] | None = None) -> int:
-        """How many of some recorded sizes were reproduced; of all by default."""
-        if wanted is None:
-            return self.attempt.reproduced
-        return sum(self.serves(row) for row in wanted)
+    def eager(self, plan: Plan, sample: Sample, **how: Any) -> dict[str, Any]:
+        """The leaves of what the model returns now; the arguments are those of :meth:`run`."""
+        return self.run(plan, sample, **how).leaves
 
-    def serves(self, row: SizeRow) -> bool:
-        """Whether a recorded size was reproduced. If there are very many sizes, not all are run,
-        and the conditions of the program decide about the others."""
-        found = self.attempt.rows.get(row)
-        return found == "ok" if found is not None else self.program.rejects(row) is None
+    def observe(self, variant: VariantFacts, ref: CallRef) -> dict[str, Any] | None:
+        """Runs a recorded call, and remembers what the model queried and what the run cost, so that
+        no other run has to find out.
 
+        Returns:
+            The leaves of what the model returned; None if it raised.
+        """
+        rows = variant.rows.items()
+        row = next(i for i, (_, seen) in enumerate(rows) if seen.first == ref)
+        run = partial(self._observe, variant, ref)
+        leaves: dict[str, Any] | None
+        leaves, cost = self.probing.measured(variant, recorded_sizing(variant, row), run)
+        if cost is not None and leaves is not None:
+            self.probing.costs.add(variant, cost, ref)
+        return leaves
 
-@dataclass
-class Session(ModelRuns):
-    """One export of one model: all runs of it and of its programs, what they may cost, and what
-    came of those that were made. It compares what programs return with what was recorded, and with
-    what the model returns now."""
+    def _observe(self, variant: VariantFacts, ref: CallRef) -> dict[str, Any] | None:
+        call, leaves = self.find(ref), None
+        observation = self._observed[ref] = ObservedCall()
+        if has_made_up(call):  # synthetic values may end the process
+            return None
+        with suppress(Exception):  # the model raises, or cannot be watched: nothing is known
+            plan, sample = self.planned(variant, call)
+            watcher = QueryWatcher(self.module)
+            with PATCHING:
+                leaves, effects = self.run_with_effects(plan, sample, watcher)
+            observation.queries = None if hides_queries(self.module) else watcher.queries
+            observation.makes_generators = watcher.makes_generators
+            observation.generators = effects.generators
+            self._effects[variant.group.key, ref] = effects
+        return leaves
 
-    _known: dict[tuple[int, CallRef], _Known] = field(default_factory=dict)
+    def run_with_effects(
+        self, plan: Plan, sample: Sample, within: AbstractContextManager[Any] | None = None
+    ) -> tuple[dict[str, Any], Effects]:
+        """The leaves of what the model returns now, and the other effects of the run."""
+        ran = self.run(plan, sample, within=within)
+        return ran.leaves, Effects.of(ran.generators, ran.value, sample, ran.given)
 
-    def verify(
+    def may_query(self, variant: VariantFacts, names: Collection[str]) -> bool:
+        """Whether the model may query any of these in calls of a variant: it did in an observed
+        call, or no call was observed.
+
+        Args:
+            variant: of the calls.
+            names: as in :attr:`ObservedCall.queries`.
+        """
+        known = [one.queries for one in self._observations(variant)]
+        return not known or any(one is None or not one.isdisjoint(names) for one in known)
+
+    def makes_generators(self, variant: VariantFacts) -> bool:
+        """Whether in every observed call of a variant the model created the generators that it drew
+        from."""
+        observations = self._observations(variant)
+        return bool(observations) and all(one.makes_generators for one in observations)
+
+    def _observations(self, variant: VariantFacts) -> list[ObservedCall]:
+        refs = {seen.first for _, seen in variant.rows.items()}
+        return [one for ref, one in self._observed.items() if ref in refs]
+
+    def observation(self, ref: CallRef) -> ObservedCall | None:
+        """The observation of a call; None if it was not observed."""
+        return self._observed.get(ref)
+
+    def differ(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether two results differ. Results that cannot be compared do not count as different."""
+        verdict = compared(one, other, self.tolerances)
+        return not verdict.agrees and (verdict.compared > 0 or one.keys() != other.keys())
+
+    def outputs(
+        self, program: Program, sample: Sample, *, seed: int | None = None
+    ) -> dict[str, Any]:
+        """The leaves of what a program returns, as of :meth:`run_program`."""
+        return self.run_program(program, sample, seed=seed)[0]
+
+    def run_program(
+        self, program: Program, sample: Sample, *, seed: int | None = None
+    ) -> tuple[dict[str, Any], list[Fact]]:
+        """Runs a program. The state of the model stays as it is, and the generators start as in
+        :meth:`run`.
+
+        Returns:
+            The leaves of what it returns, and which objects in that cannot be made.
+
+        Raises:
+            Exception: whatever the runtime raises.
+        """
+        with self.undisturbed() as changed:
+            if seed is not None:
+                reseed(self.module, seed)
+            outputs = program.outputs(sample.cloned())
+            leaves = apart_from(self.module, program.leaves(outputs))
+        program.changed_state |= changed.keys()
+        return leaves, program.unmade(outputs)
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[dict[str, Any]]:
+        """Restores the model and the generators after the block, and adds to ``state`` what the
+        block changed in the model. Yields these changes, which are complete after the block."""
+        with generators_kept(self.module), unchanged(self.module) as changed:
+            yield changed
+        self.add_state({name: in_words(value) for name, value in changed.items()})
+
+    def add_state(self, changed: Mapping[str, str]) -> None:
+        """Adds what a call changed in the model, with the values before, in words."""
+        for name, value in changed.items():
+            self.state.setdefault(name, value)
+
+    def in_sandbox(self, function: Callable[[], Any], seconds: float) -> Any:
+        """What a function returns that runs the model with arguments that nobody recorded.
+
+        Args:
+            function: returns plain data.
+            seconds: how long it may take.
+
+        Raises:
+            RunEndedError: as ``Sandbox.ask``.
+        """
+
+        def answer(_: Any, __: Any) -> Any:
+            return function(), self.state
+
+        with Sandbox(answer, self.device) as sandbox:
+            value, state = sandbox.ask(None, seconds)
+        self.add_state(state)
+        return value
+
+    def answer(
+        self,
+        question: Callable[[], Any],
+        seconds: float,
+        unknown: tuple[str, Question] | None = None,
+    ) -> Any:
+        """As :meth:`in_sandbox`, but None if the run ends the process or does not finish.
+
+        Args:
+            question: returns plain data.
+            seconds: how long it may take.
+            unknown: the variant and the question to add to ``unanswered`` then; None for neither.
+        """
+        try:
+            return self.in_sandbox(question, seconds)
+        except RunEndedError as error:
+            self.unanswered += [NotAsked(*unknown, error.ended)] if unknown else []
+            return None
+
+    def agrees_with_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
+        """Whether a program of a model with state returned what the model returns from its current
+        state. The recorded call may have started from another state."""
+        program.note_state(self.state)
+        if not program.state:
+            return False
+        try:
+            now = self.eager(program.plan, sample)
+        except Exception:  # the model raises: that is no evidence
+            return False
+        return compared(now, got, self.tolerances).agrees
+
+    def difference_from_tape(
         self,
         program: Program,
-        attempt: Attempt,
-        around: Sequence[Sizing],
-        *,
-        begin: float,
-        whole: bool = False,
-        narrow: bool = False,
-    ) -> None:
-        """Runs recorded calls and other sizes through a program. Fills in what came of the attempt;
-        the program gets notes about state and about what could not be verified.
+        call: Call,
+        sample: Sample,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+    ) -> Fact | None:
+        """How the model's result differs from the recorded one, if the program returned what the
+        model returns now: the call was recorded with other weights, or with state that calltape
+        cannot see. None if the model reproduces the call, the program is wrong, or the model
+        returns something else each time.
 
         Args:
-            program: what the attempt made.
-            attempt: is filled in.
-            around: sizes that no call had and that the program was made for.
-            begin: when the attempt began, by :func:`time.perf_counter`.
-            whole: whether the program is of no use if it fails at one recorded size; then it is run
-                no further.
-            narrow: whether it takes no other sizes than recorded ones and those of ``around``.
+            program: that was run.
+            call: the call.
+            sample: its values.
+            expected: what was recorded.
+            got: what the program returned.
         """
-        self.find_state(program)
-        for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
-            has_failed = whole and attempt.reproduced < attempt.tried
-            if has_failed or self.budget.is_spent:
-                attempt.rows[row] = "untried"
-                attempt.unrun += 1
-                if not has_failed:
-                    attempt.note(self.budget.reason)
-                continue
-            attempt.tried += 1
-            found = self.replayed(program, self.find(seen.first))
-            attempt.add(found.found)
-            if found.outcome in ("wrong", "failed"):
-                attempt.error = attempt.error or found.error
-            elif found.error is not None:
-                attempt.note(found.error)
-            attempt.note_row(row, found.outcome)
-        if attempt.reproduced and not attempt.compared:
-            # All outputs are empty, or not a number: any program returns that.
-            attempt.reproduced = 0
-            for row, became in attempt.rows.items():
-                attempt.rows[row] = "wrong" if became == "ok" else became
-            attempt.error = reasons.Because(reasons.Why.NOTHING_COMPARED)
-        program.told += map(NotCompared, attempt.unverified)
-        effects = self._effects.get((program.variant.group.key, program.variant.rows.first))
-        if effects is not None and program.model.has_state:  # of another runtime none are views
-            program.note_views(effects.views)
-        program.note_state(self.state)
-        if (not attempt.reproduced and not around) or (whole and not attempt.ok):
-            return
-        now = time.perf_counter()
-        until = now + self.probing.patience(now - begin)
-        sizings = self.probing.sizings(program.variant, around, narrow=narrow)
-        self._probe_all(program, attempt, sizings, until)
-        if sizings and not attempt.probed and not narrow:
-            self._probe_all(program, attempt, self.probing.cheaper(program.variant), until)
-        self.probing.note(program, attempt)
-
-    def _probe_all(
-        self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float
-    ) -> None:
-        variant, probing = program.variant, self.probing
-        with unseen_runs(self, program) as runs:
-            for sizing in sizings:
-                # Cheaper ones may follow.
-                is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
-                if is_late or self.budget.is_spent:
-                    why = reasons.Because(reasons.Why.LATE) if is_late else self.budget.reason
-                    attempt.untried.append(_untried(variant, sizing, why))
-                    continue
-                self.probe(program, attempt, sizing, runs)
-
-    def replayed(self, program: Program, call: Call) -> Replayed:
-        """What became of a recorded call."""
-        sample = self.sample(program.variant, call)
-        rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
-        rejection = rejection or program.rejects_values(sample)
-        if rejection is not None:
-            return Replayed("rejected", reasons.OfCall(call.number, rejection))
-        run = _RecordedRun(self, program, sample)
-        found = judge(call, run, self.tolerances)
-        if found.error is not None and run.raised is not None:
-            outcome: RowOutcome = "failed"  # instead of rejecting the call
-            if isinstance(run.raised, ConditionError):
-                outcome = "rejected"
-            return Replayed(outcome, reasons.OfCall(call.number, found.error))
-        if found.ok and found.against == "tape" and not run.unmade_outputs:
-            self._known[id(program), call.ref] = _Known(program, found, self._weights())
-        if found.error is None or found.agrees:
-            return Replayed("ok", found=found)
-        is_unlike = isinstance(found.error, OtherModel)
-        wrong = found.error if is_unlike else reasons.OfCall(call.number, found.error)
-        return Replayed("ok" if isinstance(found.error, InState) else "wrong", wrong, found)
-
-    def known(self, program: Program, call: Call) -> Verdict | None:
-        """The verdict on a recorded call that a program reproduced, if the weights are those that
-        it had then, as far as torch counts what is written to them, and nothing else decides."""
-        found = self._known.get((id(program), call.ref))
-        depends = program.state or program.draws or program.unwritten
-        if found is None or depends or found.weights is None or found.weights != self._weights():
+        if call.ref in self.differences:
+            return self.differences[call.ref]
+        try:
+            now, again = (self.eager(program.plan, sample) for _ in range(2))
+        except Exception:  # the model raises: that is no evidence
             return None
-        return found.verdict
+        difference = compared(expected, now, self.tolerances)
+        if difference.agrees:
+            self.differences[call.ref] = None
+        elif all(compared(now, one, self.tolerances).agrees for one in (got, again)):
+            self.differences[call.ref] = difference.error
+        return self.differences.get(call.ref)
+
+    def judge_random(
+        self, program: Program, sample: Sample, got: Mapping[str, Any], verdict: Verdict
+    ) -> Verdict | None:
+        """The verdict against the model instead of the tape, if the call depends on random numbers.
+        Model and program start from the same generator state. None for any other call.
+
+        Args:
+            program: that was run.
+            sample: the values of the call.
+            got: what the program returned.
+            verdict: on that, against the tape.
+        """
+        try:
+            random = self.random_results(program.plan, sample, 1 if verdict.agrees else _SEEDS)
+        except Exception:  # the model raises: that is no evidence
+            return None
+        if random is None:
+            return None
+        program.note_draws(random.generators)
+        difference = compared(random.now, got, self.tolerances, against="module")
+        advice = reasons.RandomAdvice.OTHERS_DRAWN
+        if difference.agrees:
+            # A number that was drawn during the trace looks right from one state only.
+            other = self.outputs(program, sample, seed=random.seed)
+            again = compared(random.other, other, self.tolerances, against="module")
+            if again.agrees:
+                return difference
+            difference = again
+            advice = reasons.RandomAdvice.CONSTANT
+        assert difference.error is not None
+        generators = tuple(random.generators)
+        return difference.but(reasons.RandomDiffers(difference.error, generators, advice))
+
+    def random_results(
+        self, plan: Plan, sample: Sample, seeds: int = _SEEDS
+    ) -> RandomResults | None:
+        """What the model returns from two generator states, if it draws random numbers in a call
+        and the results differ; None otherwise.
+
+        Args:
+            plan: of the call.
+            sample: the values of the call.
+            seeds: how many other states to try. One proves little: a coin may show heads twice.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        now, effects = self.run_with_effects(plan, sample)
+        for seed in range(seeds if effects.generators else 0):
+            other = self.eager(plan, sample, seed=seed)
+            if not compared(now, other, self.tolerances).agrees:
+                return RandomResults(effects.generators, now, other, seed)
+        return None
+
+    def draws(self, program: Program) -> bool:
+        """Whether calls of a program's variant are known to draw random numbers."""
+        return bool(program.draws) or program.variant.group.key in self._drawing
+
+    def note_effects(self, program: Program) -> None:
+        """Finds out once per group what calls change and draw, from an earlier run or a new one,
+        and notes on a program what it does not do. A run of the program does not show all of it: no
+        program changes Python attributes, and an ONNX model writes to no input."""
+        variant = program.variant
+        key, ref = variant.group.key, variant.rows.first
+        writes = program.model.has_state
+        if key in self._searched and writes:
+            return
+        self._searched.add(key)
+        with suppress(Exception):  # the model raises: that is no evidence
+            sample = self.sample(variant, ref)
+            if (key, ref) not in self._effects:
+                _, self._effects[key, ref] = self.run_with_effects(program.plan, sample)
+            effects = self._effects[key, ref]
+            if "torch" in effects.generators:
+                self._drawing.add(key)
+            # A program that cannot write to its inputs may return what the model writes there.
+            returned, places = set(program.returned.values()), variant.group.layout.tensors
+            for number, is_returned in ({} if writes else effects.written).items():
+                if places[number].argument not in returned:
+                    program.note_unwritten(str(places[number]), is_returned=is_returned)
+
+    def effects_of(self, variant: VariantFacts) -> Effects | None:
+        """The effects of the first call of a variant, if a run has shown them."""
+        return self._effects.get((variant.group.key, variant.rows.first))
+
+    def cache_verdict(self, program: Program, call: Call, verdict: Verdict) -> None:
+        """Remembers the verdict on a recorded call that a program reproduced."""
+        if (weights := self._weights()) is not None:
+            self._verdicts[id(program), call.ref] = _CachedVerdict(program, verdict, weights)
+
+    def cached_verdict(self, program: Program, call: Call) -> Verdict | None:
+        """The remembered verdict, if it still holds: nothing but the weights decides about the
+        call, and they are unchanged as far as torch counts writes to them."""
+        cached = self._verdicts.get((id(program), call.ref))
+        depends = program.state or program.draws or program.unwritten
+        if cached is None or depends or cached.weights != self._weights():
+            return None
+        return cached.verdict
 
     def _weights(self) -> tuple[tuple[int, int], ...] | None:
-        """Where parameters and buffers lie, and how often they were written to; None if torch does
-        not tell, as in inference mode."""
+        """The addresses of parameters and buffers, and how often they were written to; None if
+        torch does not count, as in inference mode."""
         tensors = (*self.module.parameters(), *self.module.buffers())
         try:
             return tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
         except RuntimeError:
             return None
-
-    def why_unrun(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-        """Why the model is not run at sizes that no call had; None if it may be run."""
-        if self._lies_otherwise(variant, sizing):
-            return reasons.Because(reasons.Why.OTHER_STRIDES)
-        probing = self.probing
-        if probing.probe == "none":
-            return reasons.RecordedOnly(probing.probe)
-        if probing.probe == "near" and not probing.bound.allows(variant, sizing):
-            return reasons.Because(reasons.Why.TOO_LARGE)
-        if probing.is_slow(variant):
-            return reasons.TooSlow(probing.seconds, was_run=True)
-        reason = self._too_much(variant, sizing)
-        if reason is None:
-            return None
-        # No run like it was measured yet, or the measured ones are too far from it.
-        recorded = recorded_sizing(variant, sizing.row)
-        if probing.costs.has(variant, recorded.values):
-            return reason
-        try:
-            with time_limit(probing.seconds):
-                _, cost = probing.measured(
-                    variant, recorded, lambda: self.eager(*self.planned(variant, recorded))
-                )
-        except Exception as error:  # the model's own
-            if isinstance(error, TimeoutError):
-                probing.note_slow(variant)
-            return reasons.OfModel(failure_of(error), at_recorded=True)
-        if cost is not None:
-            probing.costs.add(variant, cost)
-        return self._too_much(variant, sizing)
-
-    def _too_much(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-        """Why a run would cost too much, as predicted from runs that were measured."""
-        costs, imagine = self.probing.costs, partial(self._imagined, variant)
-        if not costs.has(variant):
-            return reasons.Because(reasons.Why.UNMEASURED)
-        needed = _AT_ONCE * costs.memory(variant, sizing)
-        # What a run and the one that it is compared with may take.
-        allowed: float
-        if self.probing.memory is not None:
-            allowed = self.probing.memory
-        else:
-            allowed = half_of_free(self.device)
-            if self.probing.probe != "far" and needed > _LEAST_MEMORY:
-                allowed = min(allowed, max(_LEAST_MEMORY, costs.recorded(variant, imagine)))
-            elif self.probing.probe != "far":
-                allowed = min(allowed, _LEAST_MEMORY)
-        if needed > allowed:
-            needed = min(needed, _AT_ONCE * costs.imagined(variant, sizing, imagine))
-        if needed > allowed:
-            is_given = self.probing.memory is not None
-            return reasons.TooMuchMemory(int(needed), int(allowed), is_given)
-        if costs.seconds(variant, sizing) > self.probing.seconds:
-            return reasons.TooSlow(self.probing.seconds, was_run=False)
-        return None
-
-    def _lies_otherwise(self, variant: VariantFacts, sizing: Sizing) -> bool:
-        """Whether a model that reads layouts would be asked for a call of another variant: a
-        transposed tensor with one row is contiguous."""
-        read = [i for i, facts in enumerate(variant.group.facts) if facts.memory]
-        if not read or not sizing.resized:
-            return False
-        leaves = facts_of_tensors(self.sample(variant, sizing).tensors)
-        return any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read)
-
-    def why_not(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-        """Why the model does not come to its end at sizes that no call had; None if it does."""
-        limit = self.budget.within(self.probing.seconds)
-        try:
-            why: Fact | None = self.in_sandbox(lambda: self._failure(variant, sizing), limit)
-            return why
-        except RunEndedError as error:
-            if error.ended.end is reasons.End.LATE:
-                self.probing.note_slow(variant)
-            return error.ended
-
-    def why_harmful(self, variant: VariantFacts) -> reasons.SyntheticHarms | None:
-        """Why the model is not run with a recorded call whose values are not on the tape: with the
-        values that are made up it ends its process, or does not come to its end."""
-        call = self.find(variant.rows.first)
-        if all(leaf.key for leaf in call.record.inputs.facts()):
-            return None
-        try:
-            self.in_sandbox(
-                lambda: self._failure(variant, recorded_sizing(variant)), self.probing.seconds
-            )
-        except RunEndedError as error:
-            return reasons.SyntheticHarms(call.number, error.ended)
-        return None
-
-    def _failure(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-        try:
-            self.probing.measured(
-                variant, sizing, lambda: self.eager(*self.planned(variant, sizing))
-            )
-        except Exception as error:  # models raise errors of any type
-            return failure_of(error)
-        return None
-
-    def _imagined(self, variant: VariantFacts, sizing: Sizing) -> int:
-        """The bytes that a run of the model takes, by a run with tensors that have no memory.
-
-        Raises:
-            Exception: whatever the model raises where it asks for a value.
-        """
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        plan, sample = self.planned(variant, sizing)
-        with self.undisturbed(), FakeTensorMode(allow_non_fake_inputs=True):
-            return measured(
-                lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device),
-                fused=self.probing.fused,
-            ).peak
-
-    def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
-        """The model's loops over what is hit that may run for every item, as recorded calls of a
-        variant show. A few calls are run three times each."""
-        found = LoopEvidence()
-        # From the last: a decode step has the fewest tokens.
-        firsts = [seen.first for _, seen in variant.rows.items()]
-        for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
-            plan, sample = self.planned(variant, ref)
-            with PATCHING, suppress(Exception):  # errors of any type are no evidence
-                found.look(partial(self._with_buffers, plan, sample), self._are_same)
-        for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
-            with suppress(RunEndedError):  # nobody recorded these sizes
-                found.add(self.in_sandbox(partial(self._loops_at, variant, sizing), _SECONDS))
-        return found.allowed
-
-    def _loops_at(self, variant: VariantFacts, sizing: Sizing) -> LoopEvidence:
-        found = LoopEvidence()
-        with PATCHING, suppress(Exception):
-            run = partial(self._with_buffers, *self.planned(variant, sizing))
-            found.look(run, self._are_same)
-        return found
-
-    def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
-        """The leaves of what the model returns now, and its buffers after that."""
-        with self.undisturbed():
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
-            found = apart_from(self.module, leaves_of(value))
-            buffers = self.module.named_buffers()
-            return {**found, **{f"buffer {name}": one.clone() for name, one in buffers}}
-
-    def _are_same(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-        found = compared(expected, got, self.tolerances)
-        return found.agrees and found.compared > 0
-
-    def why_incomplete(self, variant: VariantFacts, call: Call) -> Fact | None:
-        """Why the model itself does not return what was recorded, if a call is given what it lacks
-        in a variant: an empty cache. None if it does. Also if that is unknown: no program was
-        tried."""
-        expected = recorded_leaves(call)
-        if expected is None or not is_described(expected) or not has_values(expected):
-            return None
-        try:
-            differs, effects = self.in_sandbox(
-                lambda: self._differs(variant, call, expected), _SECONDS
-            )
-        except RunEndedError as error:
-            if error.ended.end is reasons.End.LATE:  # a trace may do without what fails here
-                return None
-            return replace(error.ended, empty_cache=True)
-        if effects is not None:
-            self._effects[variant.group.key, call.ref] = effects
-        return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None
-
-    def _differs(
-        self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
-    ) -> tuple[bool, Effects | None]:
-        """Whether the model returns something else than was recorded, in what both have; and what
-        else the run does."""
-        planned = self.planned(variant, call)
-        try:
-            got, effects = self._with_effects(*planned)
-        except Exception:  # a trace may do without what fails here
-            return False, None
-        found = {path: leaf for path, leaf in got.items() if path in expected}
-        wanted = {path: expected[path] for path in found}
-        difference = compared(wanted, found, self.tolerances)
-        return bool(difference.compared) and not difference.agrees, effects
-
-    def probe(self, program: Program, attempt: Attempt, sizing: Sizing, runs: UnseenRuns) -> None:
-        """Runs one size that no call had. What the model returns is right.
-
-        Args:
-            program: is compared with the model.
-            attempt: is filled in.
-            sizing: the sizes.
-            runs: of the program.
-        """
-        variant = program.variant
-        reason = self.why_unrun(variant, sizing)
-        if reason is not None:
-            attempt.untried.append(_untried(variant, sizing, reason))
-            return
-        rejection = program.rejects(row_at(variant, sizing))
-        limit = self.budget.within(self.probing.seconds)
-        ran = runs.at(sizing, limit, with_program=rejection is None)
-        if ran.is_late:
-            self.probing.note_slow(variant)
-        if ran.unrun is not None:
-            attempt.untried.append(_untried(variant, sizing, ran.unrun))
-        elif ran.raised is not None:  # the model does not take these sizes: that is no evidence
-            attempt.declined += 1
-        elif rejection is not None:
-            self._note_rejected(variant, attempt, sizing, rejection)
-        elif ran.died is not None:
-            attempt.probed += 1
-            attempt.note_wrong(sizing)
-            attempt.note(reasons.Unseen(ran.died))
-        elif ran.failed is not None:  # it rejects
-            attempt.probed += 1
-            attempt.note(reasons.Unseen(ran.failed.why))
-            attempt.rejected.append(sizing)
-            if not ran.failed.is_condition:
-                attempt.note_failed(sizing)
-        elif ran.doubt is not None:
-            attempt.untried.append(_untried(variant, sizing, ran.doubt))
-        elif ran.found is not None:
-            attempt.note_compared(sizing, ran.found)
-
-    def _note_rejected(
-        self, variant: VariantFacts, attempt: Attempt, sizing: Sizing, rejection: Fact
-    ) -> None:
-        """Notes sizes that the model takes and the program rejects."""
-        if is_between(variant, sizing):
-            # A condition that all recorded sizes keep. Another program may be for the others.
-            attempt.rejected += [sizing] if is_part_way(variant, sizing) else []
-            return
-        attempt.probed += 1
-        attempt.note(reasons.Unseen(rejection))
-        if 1 not in sizing.values:
-            attempt.rejected.append(sizing)
-
-
-class _RecordedRun(ProgramRun):
-    """A recorded call through a program that is being made.
-
-    Attributes:
-        unmade_outputs: the objects in what it returned that cannot be made.
-    """
-
-    def __init__(self, session: Session, program: Program, sample: Sample) -> None:
-        super().__init__(session)
-        self._verifier, self.program, self.sample = session, program, sample
-
-    def run(self) -> dict[str, Any]:
-        leaves, self.unmade_outputs = self._verifier.served(self.program, self.sample)
-        return leaves
-
-    def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
-        verdict = super().explained(call, verdict, expected)
-        if verdict.agrees or verdict.against != "tape" or isinstance(verdict.error, InState):
-            return verdict
-        got = self.returned.leaves
-        unlike = self._verifier.why_unlike(self.program, call, self.sample, expected, got)
-        return (
-            verdict if unlike is None else verdict.but(OtherModel((f"{call.ref.number}",), unlike))
-        )
-
-
-def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:
-    return reasons.UntriedSize(sizes_in_words(variant, sizing), why)

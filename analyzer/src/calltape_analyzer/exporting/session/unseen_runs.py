@@ -1,43 +1,291 @@
-"""Runs of the model, and of a program, at sizes that no call had.
+"""Runs with arguments that nobody recorded: whether they may be made, and what they prove.
 
-The arguments are made up, so that a run may end its process: it is made apart (``sandbox``).
-Results are compared there, and only plain data comes back.
+Mostly the arguments have sizes that no call had. Synthetic values may end the process, so such a
+run happens in the ``sandbox``. Results are compared there, and only plain data comes back. The
+model may have no stable result for such values: it returns NaN, something else each time, or what
+the last digit of an input decides. Then a difference proves nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, nudged
 from calltape_analyzer.arguments.sizings import Sizing, recorded_sizing
-from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.comparison.comparing import (
+    Tolerances,
+    compared,
+    has_values,
+    is_described,
+    recorded_leaves,
+)
 from calltape_analyzer.comparison.verdicts import Verdict
-from calltape_analyzer.exporting.session.model_differences import doubt_of
-from calltape_analyzer.exporting.session.model_runs import ModelRuns
-from calltape_analyzer.exporting.session.probing import Cost
-from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
+from calltape_analyzer.exporting.session.budget import Cost, time_limit
+from calltape_analyzer.exporting.session.observed_calls import measured
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox, half_of_free
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
+from calltape_analyzer.model.calls import eager
+from calltape_analyzer.observing.memory_layout import layout_in_memory
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, End, Ended, Why
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Failure", "Ran", "UnseenRuns", "unseen_runs"]
+__all__ = [
+    "Failure",
+    "UnseenRun",
+    "UnseenRuns",
+    "doubt_of",
+    "unseen_runs",
+    "why_harmful",
+    "why_incomplete",
+    "why_not",
+    "why_unrun",
+]
+
+_AT_ONCE = 2
+"""What the model returned is in memory while the program runs."""
+_LEAST_MEMORY = 256 * 2**20
+"""Bytes that a run and the run that it is compared with may take in any case."""
+_SECONDS = 60.0
+"""How long a run with an empty cache may take."""
+
+
+def why_unrun(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:
+    """Why the model is not run at sizes that no call had; None if it may be run."""
+    probing = session.probing
+    if _has_other_strides(session, variant, sizing):
+        return Because(Why.OTHER_STRIDES)
+    if probing.probe == "none":
+        return reasons.RecordedOnly(probing.probe)
+    if probing.probe == "near" and not probing.bound.allows(variant, sizing):
+        return Because(Why.TOO_LARGE)
+    if probing.is_slow(variant):
+        return reasons.TooSlow(probing.seconds, was_run=True)
+    reason = _why_too_costly(session, variant, sizing)
+    # If no similar run was measured yet, a recorded call is.
+    recorded = recorded_sizing(variant, sizing.row)
+    if reason is None or probing.costs.has(variant, recorded.values):
+        return reason
+    try:
+        with time_limit(probing.seconds):
+            _, cost = probing.measured(
+                variant, recorded, lambda: session.eager(*session.planned(variant, recorded))
+            )
+    except Exception as error:  # the model's own
+        if isinstance(error, TimeoutError):
+            probing.note_slow(variant)
+        return reasons.OfModel(failure_of(error), at_recorded=True)
+    if cost is not None:
+        probing.costs.add(variant, cost)
+    return _why_too_costly(session, variant, sizing)
+
+
+def _has_other_strides(session: Session, variant: VariantFacts, sizing: Sizing) -> bool:
+    """Whether the call would belong to another variant, for a model that reads strides: a
+    transposed tensor with one row is contiguous."""
+    read = [i for i, facts in enumerate(variant.group.facts) if facts.memory]
+    if not read or not sizing.resized:
+        return False
+    leaves = facts_of_tensors(session.sample(variant, sizing).tensors)
+    return any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read)
+
+
+def _why_too_costly(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:
+    """Why a run would take too much memory or time, as predicted from measured runs."""
+    probing, costs = session.probing, session.probing.costs
+    if not costs.has(variant):
+        return Because(Why.UNMEASURED)
+
+    def imagined(sizing: Sizing) -> int:
+        """The bytes that a run takes, found with tensors that have no memory. Raises what the model
+        raises where it needs a value."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        plan, sample = session.planned(variant, sizing)
+        with session.undisturbed(), FakeTensorMode(allow_non_fake_inputs=True):
+            return measured(
+                lambda: eager(
+                    session.entry, plan, sample.cloned(), session.classes, session.device
+                ),
+                fused=probing.fused,
+            ).peak
+
+    needed = _AT_ONCE * costs.memory(variant, sizing)
+    # For a run and the run that it is compared with.
+    allowed: float
+    if probing.memory is not None:
+        allowed = probing.memory
+    else:
+        allowed = half_of_free(session.device)
+        if probing.probe != "far" and needed > _LEAST_MEMORY:
+            allowed = min(allowed, max(_LEAST_MEMORY, costs.recorded(variant, imagined)))
+        elif probing.probe != "far":
+            allowed = min(allowed, _LEAST_MEMORY)
+    if needed > allowed:
+        needed = min(needed, _AT_ONCE * costs.imagined(variant, sizing, imagined))
+    if needed > allowed:
+        is_given = probing.memory is not None
+        return reasons.TooMuchMemory(int(needed), int(allowed), is_given)
+    if costs.seconds(variant, sizing) > probing.seconds:
+        return reasons.TooSlow(probing.seconds, was_run=False)
+    return None
+
+
+def why_not(
+    session: Session, variant: VariantFacts, sizing: Sizing, seconds: float | None = None
+) -> Fact | None:
+    """Why the model raises, ends its process or does not finish at some sizes; None if it returns.
+
+    Args:
+        session: has the model.
+        variant: of the call.
+        sizing: the sizes.
+        seconds: how long the run may take; by default what probes may take.
+    """
+
+    def failure() -> Fact | None:
+        try:
+            session.probing.measured(
+                variant, sizing, lambda: session.eager(*session.planned(variant, sizing))
+            )
+        except Exception as error:  # models raise errors of any type
+            return failure_of(error)
+        return None
+
+    limit = session.budget.within(session.probing.seconds) if seconds is None else seconds
+    try:
+        why: Fact | None = session.in_sandbox(failure, limit)
+        return why
+    except RunEndedError as error:
+        if error.ended.end is End.LATE:
+            session.probing.note_slow(variant)
+        return error.ended
+
+
+def why_harmful(session: Session, variant: VariantFacts) -> reasons.SyntheticHarms | None:
+    """Why the model is not run with a recorded call whose values are not on the tape: with
+    synthetic values it ends its process, or does not finish."""
+    call = session.find(variant.rows.first)
+    if all(leaf.key for leaf in call.record.inputs.facts()):
+        return None
+    why = why_not(session, variant, recorded_sizing(variant), session.probing.seconds)
+    return reasons.SyntheticHarms(call.number, why) if isinstance(why, Ended) else None
+
+
+def why_incomplete(session: Session, variant: VariantFacts, call: Call) -> Fact | None:
+    """Why the model itself does not return what was recorded if a call is completed for a variant,
+    with an empty cache; None if it does, or if that is unknown, because no program was tried."""
+    expected = recorded_leaves(call)
+    if expected is None or not is_described(expected) or not has_values(expected):
+        return None
+
+    def differs() -> bool:
+        try:
+            got = session.eager(*session.planned(variant, call))
+        except Exception:  # a trace may not need what fails here
+            return False
+        both = {path: leaf for path, leaf in got.items() if path in expected}
+        verdict = compared({path: expected[path] for path in both}, both, session.tolerances)
+        return bool(verdict.compared) and not verdict.agrees
+
+    try:
+        is_other = session.in_sandbox(differs, _SECONDS)
+    except RunEndedError as error:
+        if error.ended.end is End.LATE:  # a trace may not need what is slow here
+            return None
+        return replace(error.ended, empty_cache=True)
+    return Because(Why.OTHER_WITHOUT_CACHE) if is_other else None
+
+
+_ROUNDING = 16
+"""A program adds and fuses in another order than the model. Its rounding error may be this many
+times as large as the effect of one unit in the last place of all inputs on the model's results."""
+
+
+def doubt_of(
+    session: Session,
+    plan: Plan,
+    sample: Sample,
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    changes: Mapping[int, Callable[[Any], Any]] | None = None,
+) -> Because | None:
+    """Why a difference from the results of the model proves nothing; None if it proves that the
+    program is wrong.
+
+    Args:
+        session: has the model.
+        plan: makes the arguments.
+        sample: the values that were tried.
+        expected: what the model returned.
+        got: what the program returned.
+        changes: of the arguments, as of :meth:`Session.run`.
+    """
+    if any(map(_has_nan, expected.values())):
+        return Because(Why.MODEL_IS_NAN)
+    try:
+        again = session.eager(plan, sample, seed=0, changes=changes)
+        if not compared(expected, again, session.tolerances).agrees:
+            return Because(Why.MODEL_VARIES)
+        near = session.eager(plan, nudged(sample), changes=changes)
+    except Exception:  # models raise errors of any type
+        return Because(Why.MODEL_MAY_FAIL)
+    if _is_within(expected, got, near, session.tolerances):
+        return Because(Why.INEXACT)
+    return None
+
+
+def _has_nan(leaf: Any) -> bool:
+    is_inexact = getattr(leaf, "is_floating_point", bool)() or getattr(leaf, "is_complex", bool)()
+    return is_inexact and bool(leaf.isnan().any())
+
+
+def _is_within(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    near: Mapping[str, Any],
+    tolerances: Tolerances,
+) -> bool:
+    """Whether no result differs by much more than the model's own results do if its inputs change
+    in their last digit."""
+    if not expected.keys() == got.keys() == near.keys():
+        return False
+    for path, value in expected.items():
+        found = compared({path: value}, {path: got[path]}, tolerances)
+        if found.agrees:
+            continue
+        own = compared({path: value}, {path: near[path]}, tolerances)
+        if not found.max_abs <= _ROUNDING * own.max_abs < math.inf:
+            return False
+    return True
+
 
 _MODEL, _PROGRAM = "model", "program"
-"""What a run says that it does."""
+"""What a run tells the sandbox that it does."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error that the model or a program raised: its type, what it is, and whether it is a
-    condition of the program that the sizes do not meet."""
+    """An error that the model or a program raised.
+
+    Attributes:
+        kind: the name of its type.
+        why: the error.
+        is_condition: whether the sizes break a condition of the program.
+    """
 
     kind: str
     why: Fact
@@ -46,33 +294,31 @@ class Failure:
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """What is kept of an error."""
-        is_condition = isinstance(error, ConditionError)
-        return cls(type(error).__name__, failure_of(error), is_condition)
+        return cls(type(error).__name__, failure_of(error), isinstance(error, ConditionError))
 
 
 @dataclass
-class Ran:
-    """What came of a run.
+class UnseenRun:
+    """The result of a run at sizes that no call had.
 
     Attributes:
-        unrun: why the model did not come to its end, other than by an error of its own.
-        raised: the error of the model.
+        unrun: why the model did not finish, other than by an error of its own.
+        model_error: the error of the model.
         is_finite: whether the model returned neither NaN nor infinity.
-        failed: the error of the program.
-        died: how the program ended its process.
-        found: how what the program returned differs from what the model returned; None if it was
-            not run, or did not come to its end.
+        program_error: the error of the program.
+        crash: how the program ended its process.
+        verdict: on the program, against the model; None if it was not run or did not return.
         doubt: why a difference proves nothing.
         cost: of the model, if it was measured.
-        state, changed: what the model, and the program, changed in the model.
+        state, changed: what the model and the program changed in the model.
     """
 
     unrun: Fact | None = None
-    raised: Failure | None = None
+    model_error: Failure | None = None
     is_finite: bool = True
-    failed: Failure | None = None
-    died: Fact | None = None
-    found: Verdict | None = None
+    program_error: Failure | None = None
+    crash: Fact | None = None
+    verdict: Verdict | None = None
     doubt: Fact | None = None
     cost: Cost | None = None
     state: Mapping[str, str] = field(default_factory=dict)
@@ -84,21 +330,21 @@ class Ran:
         return isinstance(self.unrun, Ended) and self.unrun.end is End.LATE
 
 
-@contextlib.contextmanager
-def unseen_runs(runner: ModelRuns, program: Program) -> Iterator[UnseenRuns]:
+@contextmanager
+def unseen_runs(session: Session, program: Program) -> Iterator[UnseenRuns]:
     """Lets a program and the model run at sizes that no call had, within the block.
 
     Args:
-        runner: has the model.
+        session: has the model.
         program: is compared with the model.
     """
-    with contextlib.suppress(Exception):  # of the runtime; the run tells it
-        program.model.open()  # what it writes is not written again in each fork
-    runner.prepare(program.variant)
-    runs = UnseenRuns(runner, program)
+    with suppress(Exception):  # of the runtime; the run reports it
+        program.model.open()  # so that each fork need not write its files again
+    session.rules_of(program.variant)
+    runs = UnseenRuns(session, program)
     first = recorded_sizing(program.variant), False
     with Sandbox(
-        runs.answer, runner.device, first=first, begin=program.model.renew
+        runs.answer, session.device, first=first, begin=program.model.renew
     ) as runs.sandbox:
         yield runs
 
@@ -107,7 +353,7 @@ class UnseenRuns:
     """Runs of one program and the model.
 
     Args:
-        runner, program: as above.
+        session, program: as of :func:`unseen_runs`.
 
     Attributes:
         sandbox: where they run.
@@ -115,11 +361,11 @@ class UnseenRuns:
 
     sandbox: Sandbox
 
-    def __init__(self, runner: ModelRuns, program: Program) -> None:
-        self._runner, self._program = runner, program
+    def __init__(self, session: Session, program: Program) -> None:
+        self._session, self._program = session, program
 
-    def at(self, sizing: Sizing, seconds: float, *, with_program: bool = True) -> Ran:
-        """What came of a run.
+    def at(self, sizing: Sizing, seconds: float, *, with_program: bool = True) -> UnseenRun:
+        """A run at some sizes.
 
         Args:
             sizing: the sizes.
@@ -129,66 +375,66 @@ class UnseenRuns:
         variant, runtime = self._program.variant, self._program.model.runtime
         try:
             if with_program and self.sandbox.is_here:
-                ran: Ran = self._here(sizing, seconds)
+                ran: UnseenRun = self._here(sizing, seconds)
             else:
                 ran = self.sandbox.ask((sizing, with_program), seconds)
         except RunEndedError as error:
-            ran = Ran(unrun=error.ended)
+            ran = UnseenRun(unrun=error.ended)
             if error.doing == _PROGRAM and not ran.is_late:
-                ran = Ran(died=replace(error.ended, what=runtime))
+                ran = UnseenRun(crash=replace(error.ended, what=runtime))
         if ran.cost is not None:
-            self._runner.probing.costs.add(variant, ran.cost)
-        self._runner.add_state(ran.state)
+            self._session.probing.costs.add(variant, ran.cost)
+        self._session.add_state(ran.state)
         self._program.changed_state |= ran.changed
         return ran
 
-    def _here(self, sizing: Sizing, seconds: float) -> Ran:
+    def _here(self, sizing: Sizing, seconds: float) -> UnseenRun:
         """A run in this process, which the program must not end."""
-        sample = self._runner.sample(self._program.variant, sizing)
+        sample = self._session.sample(self._program.variant, sizing)
         death = self._program.model.death(self._program.inputs(sample), seconds)
-        ran: Ran = self.sandbox.ask((sizing, death is None), seconds)
-        if death is not None and not ran.raised:
+        ran: UnseenRun = self.sandbox.ask((sizing, death is None), seconds)
+        if death is not None and not ran.model_error:
             runtime = self._program.model.runtime
-            return replace(ran, died=Ended(death, runtime, seconds=seconds))
+            return replace(ran, crash=Ended(death, runtime, seconds=seconds))
         return ran
 
-    def answer(self, question: tuple[Sizing, bool], say: Any) -> Ran:
-        """Answers within the sandbox."""
-        ran = self._answered(*question, say)
-        ran.state, ran.changed = self._runner.state, frozenset(self._program.changed_state)
+    def answer(self, question: tuple[Sizing, bool], say: Any) -> UnseenRun:
+        """The answer to a question, within the sandbox."""
+        ran = self._answer(*question, say)
+        ran.state, ran.changed = self._session.state, frozenset(self._program.changed_state)
         return ran
 
-    def _answered(self, sizing: Sizing, with_program: bool, say: Any) -> Ran:
-        program, runner = self._program, self._runner
+    def _answer(self, sizing: Sizing, with_program: bool, say: Any) -> UnseenRun:
+        program, session = self._program, self._session
         say(_MODEL)
         try:
-            sample = runner.sample(program.variant, sizing)
-            run = partial(runner.eager, program.plan, sample)
-            expected, cost = runner.probing.measured(program.variant, sizing, run)
+            sample = session.sample(program.variant, sizing)
+            run = partial(session.eager, program.plan, sample)
+            expected, cost = session.probing.measured(program.variant, sizing, run)
         except TimeoutError:
             raise
         except Exception as error:  # models raise errors of any type
-            return Ran(raised=Failure.of(error))
-        ran = Ran(cost=cost, is_finite=_is_finite(expected))
+            return UnseenRun(model_error=Failure.of(error))
+        ran = UnseenRun(cost=cost, is_finite=_is_finite(expected))
         if not with_program:
             return ran
         say(_PROGRAM)
         try:
-            got = runner.outputs(program, sample)
+            got = session.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
-            ran.failed = self._why_rejected(sample) or Failure.of(error)
+            ran.program_error = self._why_rejected(sample) or Failure.of(error)
             return ran
-        ran.found = compared(expected, got, runner.tolerances)
-        if not ran.found.agrees:
+        ran.verdict = compared(expected, got, session.tolerances)
+        if not ran.verdict.agrees:
             say(_MODEL)
-            ran.doubt = doubt_of(runner, program.plan, sample, expected, got)
+            ran.doubt = doubt_of(session, program.plan, sample, expected, got)
             if ran.doubt is None and self._agrees_with_others(sizing, say):
                 ran.doubt = Because(Why.COINCIDENCE)
         return ran
 
     def _why_rejected(self, sample: Sample) -> Failure | None:
-        """Why the program of torch, which this one was converted from, rejects a sample; None if it
-        does not. A runtime that has no assertions may raise an error of its own there."""
+        """Why the torch program that this one was converted from rejects a sample; None if it does
+        not. A runtime without assertions may raise an error of its own there."""
         traced = self._program.traced
         if traced is None:
             return None
@@ -199,18 +445,18 @@ class UnseenRuns:
         return None
 
     def _agrees_with_others(self, sizing: Sizing, say: Any) -> bool:
-        """Whether the program agrees with the model if it is given other values of these sizes: two
-        runs prove that it is wrong, and one may be a coincidence."""
-        program, runner = self._program, self._runner
+        """Whether the program agrees with the model for other values of these sizes. One difference
+        may be a coincidence; two prove that the program is wrong."""
+        program, session = self._program, self._session
         try:
             say(_MODEL)
-            sample = runner.sample(program.variant, sizing, salt="again")
-            expected = runner.eager(program.plan, sample)
+            sample = session.sample(program.variant, sizing, salt="again")
+            expected = session.eager(program.plan, sample)
             say(_PROGRAM)
-            got = runner.outputs(program, sample)
+            got = session.outputs(program, sample)
         except Exception:  # of any type: that is no agreement
             return False
-        return compared(expected, got, runner.tolerances).agrees
+        return compared(expected, got, session.tolerances).agrees
 
 
 def _is_finite(leaves: Mapping[str, Any]) -> bool:

@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["unnoticed"]
+__all__ = ["hidden_tracing"]
 
 _QUESTIONS = "is_compiling", "is_dynamo_compiling", "is_exporting"
 
 
 @contextlib.contextmanager
-def unnoticed(wanted: bool) -> Iterator[None]:
-    """Lets a trace go unnoticed by all code but torch's own within the block.
+def hidden_tracing(wanted: bool) -> Iterator[None]:
+    """Lets a trace go hidden_tracing by all code but torch's own within the block.
 
     Args:
         wanted: does nothing if it is False.

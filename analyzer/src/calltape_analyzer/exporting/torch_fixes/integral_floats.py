@@ -13,11 +13,11 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["whole_floats"]
+__all__ = ["integral_floats"]
 
 
 @contextlib.contextmanager
-def whole_floats() -> Iterator[None]:
+def integral_floats() -> Iterator[None]:
     """Lets ``int`` of a whole float be an int in the ranges of sizes. Does nothing if this torch
     truncates in another way."""
     # Not imported above, because torch imports a computer algebra system for it.

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Iterator
 from functools import partial
 
-__all__ = ["unasked_formats"]
+__all__ = ["no_memory_formats"]
 
 _MODULE, _NOTES, _OPTION = (
     "torch.fx.experimental.proxy_tensor", "_extract_tensor_metadata", "include_contiguity",
@@ -22,7 +22,7 @@ _MODULE, _NOTES, _OPTION = (
 
 
 @contextlib.contextmanager
-def unasked_formats() -> Iterator[None]:
+def no_memory_formats() -> Iterator[None]:
     """Keeps a trace from asking for the memory format of its results. Does nothing if this torch
     has no such option."""
     module = importlib.import_module(_MODULE)

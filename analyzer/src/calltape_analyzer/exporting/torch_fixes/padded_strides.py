@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["whole_strides", "without_remainders"]
+__all__ = ["padded_strides", "without_remainders"]
 
 _MODULE, _SUM = "torch.fx.experimental.sym_node", "_optimized_add"
 
 
 @contextlib.contextmanager
-def whole_strides() -> Iterator[None]:
+def padded_strides() -> Iterator[None]:
     """Lets a trace see that a padded size is a multiple of its stride. Does nothing if this torch
     has no function that adds symbols."""
     module = importlib.import_module(_MODULE)

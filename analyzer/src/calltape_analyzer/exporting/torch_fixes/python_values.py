@@ -161,15 +161,15 @@ _STAND_INS = {
 
 
 @contextlib.contextmanager
-def symbolic_sizes(model: torch.nn.Module, *, unnoticed: bool = False) -> Iterator[None]:
+def symbolic_sizes(model: torch.nn.Module, *, hides_tracing: bool = False) -> Iterator[None]:
     """Lets the code of a model take the symbols of sizes for ints while it is traced.
 
     Args:
         model: what is traced.
-        unnoticed: whether it cannot ask if a tensor is one of a trace.
+        hides_tracing: whether it cannot ask if a tensor is one of a trace.
     """
     names: Any = vars(math)
-    stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if unnoticed else _STAND_INS
+    stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if hides_tracing else _STAND_INS
     try:
         names["sqrt"] = _sqrt
         with named(modules_of(model), stand_ins):

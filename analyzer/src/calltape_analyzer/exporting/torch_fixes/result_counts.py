@@ -13,13 +13,13 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["least_counts"]
+__all__ = ["result_counts_from_zero"]
 
 _NAME = "create_unbacked_symint"
 
 
 @contextlib.contextmanager
-def least_counts() -> Iterator[None]:
+def result_counts_from_zero() -> Iterator[None]:
     """Lets a trace take results of operators that are none, or one. Does nothing if this torch has
     no such way."""
     context: Any = getattr(importlib.import_module("torch._library.fake_impl"), "FakeImplCtx", None)

@@ -1,0 +1,576 @@
+"""What a model reads of its arguments besides their values.
+
+- Strides: recorded calls run with the same values and other strides. If that changes the result,
+  the strides are conditions of the programs (``CallSorter.laid_out``).
+- The order of keys: dicts are passed in the opposite order, which matters to
+  ``torch.cat(list(features.values()))``. Then it is part of the structure
+  (``CallSorter.ordered``).
+- The mode of the caller: a call runs with and without gradients or inference mode.
+- Identity: arguments that are one object or share memory are replaced by equal copies. If the
+  results and the written values are the same, calls with and without sharing form one variant
+  (``CallSorter.unshared``): a loss called with ``labels=ids`` does not depend on it.
+- Aliases: a model may compare an argument with one of its buffers by ``is``, or write to one and
+  read the other. So a call runs with part of a buffer, and with a copy of that part. If the results
+  differ, programs reject arguments that share memory with the model. No tape says whose memory an
+  argument was, so recorded calls are checked as well.
+
+Nearly all models read none of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
+from calltape_analyzer.errors import TapeError
+from calltape_analyzer.exporting.session.observed_calls import LAYOUT, MODES
+from calltape_analyzer.exporting.session.sandbox import may_fork
+from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.session.unseen_runs import doubt_of
+from calltape_analyzer.model.calls import detached, without_saved_tensors
+from calltape_analyzer.model.code import may_ask
+from calltape_analyzer.observing.contexts import Mode
+from calltape_analyzer.observing.groups import GroupKey
+from calltape_analyzer.observing.layout import turned_around
+from calltape_analyzer.observing.memory_layout import CONTIGUOUS, layout_in_memory
+from calltape_analyzer.observing.traffic_counters import has_raised
+from calltape_analyzer.programs.notes import Question
+from calltape_analyzer.pytree.memory import (
+    Place,
+    contiguous,
+    copies,
+    in_order,
+    in_other_order,
+    is_strided,
+    relaid,
+)
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = [
+    "ModelAliases",
+    "aliases_read",
+    "key_orders_read",
+    "modes_read",
+    "sharing_unread",
+    "strides_read",
+]
+
+T = TypeVar("T")
+
+_MAX_SINGLE = 8
+"""How many arguments are changed one by one; of more, all count as read if changing all of them
+matters."""
+_MAX_MODES_VARIANTS = 2
+_MAX_CHANGED = 12
+"""Of how many variants a call runs with changed arguments."""
+
+
+def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
+    """The modes of the caller that change what the model returns. If its code names one, the first
+    calls of a few variants run with and without it."""
+
+    def matters(variant: VariantFacts, mode: Mode) -> bool:
+        plan, sample = session.planned(variant, variant.rows.first)
+        plain = replace(plan.context, grad=False, inference=False, modes=frozenset({mode}))
+        with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
+        with without_saved_tensors():
+            on, off = (session.eager(plan, sample, context=one) for one in (with_mode, plain))
+        return not compared(on, off, session.tolerances).agrees
+
+    found: set[Mode] = set()
+    for variant in variants[:_MAX_MODES_VARIANTS]:
+        may_read = session.may_query(variant, MODES)
+        for mode in may_ask(session.module) - found if may_read else ():
+            with suppress(Exception):  # errors of any type are no evidence
+                if matters(variant, mode):
+                    found.add(mode)
+    return frozenset(found)
+
+
+def _which_matter(
+    session: Session,
+    variants: Sequence[VariantFacts],
+    changes: Callable[[VariantFacts], Sequence[T]],
+    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
+    seconds: float,
+    question: Question | None = None,
+) -> Iterator[tuple[Sequence[T], Sequence[T] | None]]:
+    """For each variant, all changes to its first call, and those that matter: alone, each makes the
+    model return something else or raise. If only several together do, or if there are many, all
+    count.
+
+    Args:
+        session: has the model.
+        variants: of the calls. Of very many with changes, only the first ones run.
+        changes: returns the possible changes to the first call of a variant: plain data.
+        run: returns what the model returns with some changes.
+        seconds: how long the runs of one variant may take.
+        question: what to note as unanswered if the runs do not finish; None for nothing.
+
+    Yields:
+        None for the changes that matter if that is unknown, or if the model raises without any
+        change: the export of the variant will report it.
+    """
+
+    def that_matter(variant: VariantFacts, candidates: Sequence[T]) -> Sequence[T] | None:
+        try:
+            planned = session.planned(variant, variant.rows.first)
+            expected = run(*planned, ())
+        except Exception:  # models raise errors of any type
+            return None
+
+        def matters(some: Sequence[T]) -> bool:
+            try:
+                got = run(*planned, some)
+            except Exception:
+                return True
+            return session.differ(expected, got)
+
+        if not matters(candidates):
+            return []
+        if len(candidates) == 1 or len(candidates) > _MAX_SINGLE:
+            return candidates
+        return [one for one in candidates if matters([one])] or candidates
+
+    left = _MAX_CHANGED
+    for variant in variants:
+        if candidates := changes(variant):
+            left -= 1
+            ask = partial(that_matter, variant, candidates)
+            unknown = None if question is None else (variant.name, question)
+            yield candidates, None if left < 0 else session.answer(ask, seconds, unknown)
+
+
+_MAX_VARIANTS = 12
+_MAX_ROWS = 64
+_STEP = 2
+_MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
+"""How many calls are searched for other strides, and how many combinations run."""
+
+
+def strides_read(
+    session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
+) -> frozenset[str]:
+    """The paths of the tensors whose strides change what the model returns. If the model ends its
+    process or does not finish with other strides, that is unknown, and noted as unanswered.
+
+    Args:
+        session: has the model.
+        variants: whose recorded calls run: one of each, and one for each recorded combination of
+            other strides. Of very many variants, only the first ones.
+        calls: on the tape.
+        seconds: how long the runs of one variant may take.
+    """
+    found: set[str] = set()
+    others = _calls_of_other_strides(session, variants, calls)
+    for variant in variants[:_MAX_VARIANTS]:
+        if session.may_query(variant, LAYOUT):
+            ask = partial(_read_in, session, variant, others.get(variant.group.key, []))
+            found.update(session.answer(ask, seconds, (variant.name, Question.STRIDES)) or ())
+    return frozenset(found)
+
+
+def _read_in(session: Session, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
+    """The paths of the tensors whose strides matter in one variant."""
+    places = variant.group.layout.tensors
+    first, largest = _telling_rows(variant)
+    probe = _StrideProbe.of(session, variant, session.find(variant.rows.calls_of(first).first))
+    found = set(probe.read() if probe is not None else ())
+    if largest != first:  # a model may read strides from some size on
+        probe = _StrideProbe.of(
+            session, variant, session.find(variant.rows.calls_of(largest).first)
+        )
+        found.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
+    every = (_StrideProbe.of(session, variant, one) for one in others)
+    found.update(i for one in every if one is not None for i in one.read_as([contiguous]))
+    return [str(places[i]) for i in found]
+
+
+def _calls_of_other_strides(
+    session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call]
+) -> dict[GroupKey, list[Call]]:
+    """By group, a call for each combination of strides that is not contiguous throughout."""
+    wanted = {
+        variant.group.key: variant.group
+        for variant in variants[:_MAX_VARIANTS]
+        if any(name != CONTIGUOUS for seen in variant.group.formats for name in seen)
+    }
+    found: dict[GroupKey, dict[tuple[str, ...], Call]] = {key: {} for key in wanted}
+    for call in islice(calls, _MAX_SEARCHED) if wanted else ():
+        placed = session.sorter.sorted(call.record.inputs)
+        key = next((key for key in wanted if key.covers(placed.key)), None)
+        if key is not None and not has_raised(call):
+            names = tuple(map(layout_in_memory, placed.leaves))
+            if any(name != CONTIGUOUS for name in names) and len(found[key]) < _MAX_LAYOUTS:
+                found[key].setdefault(names, call)
+    return {key: list(by_names.values()) for key, by_names in found.items()}
+
+
+def _telling_rows(variant: VariantFacts) -> tuple[int, int]:
+    """Of the rows whose tensors have the most axes of several elements, the numbers of those with
+    the fewest and the most elements. Strides of axes of one element mean nothing."""
+
+    def axes(number: int) -> int:
+        return sum(size > 1 for shape in variant.rows.row(number).shapes for size in shape)
+
+    def elements(number: int) -> int:
+        return sum(math.prod(shape) for shape in variant.rows.row(number).shapes)
+
+    numbers = range(min(len(variant.rows), _MAX_ROWS))
+    return (
+        min(numbers, key=lambda number: (-axes(number), elements(number))),
+        max(numbers, key=lambda number: (axes(number), elements(number))),
+    )
+
+
+def _free_tensors(variant: VariantFacts, sample: Sample) -> list[int]:
+    """The tensors that can have other strides: strided ones with an axis of several elements, which
+    share memory with no other tensor."""
+    bound = {i for pair in variant.group.key.shared for i in (pair.one, pair.other)}
+    return [
+        i
+        for i, tensor in enumerate(sample.tensors)
+        if i not in bound
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and any(size > 1 for size in tensor.shape)
+        and 0 not in tensor.shape
+    ]
+
+
+@dataclass
+class _StrideProbe:
+    """One recorded call, to be run with other strides.
+
+    Attributes:
+        session: has the model.
+        plan, sample: of the call.
+        free: the numbers of the tensors that can have other strides.
+        recorded: what the call returned, if the tape has it.
+        unchanged: what the model returns now for the recorded strides, once that was needed.
+    """
+
+    session: Session
+    plan: Plan
+    sample: Sample
+    free: list[int]
+    recorded: Mapping[str, Any] | None = None
+    unchanged: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, session: Session, variant: VariantFacts, call: Call) -> _StrideProbe | None:
+        """For a call of a variant; None if none of its tensors can have other strides, or if it
+        cannot be read, which the export of the variant will report."""
+        try:
+            plan, sample = session.planned(variant, call)
+        except TapeError:
+            return None
+        free = _free_tensors(variant, sample)
+        if not free:
+            return None
+        recorded = recorded_leaves(call)
+        is_known = recorded is not None and is_described(recorded)
+        return cls(session, plan, sample, free, recorded if is_known else None)
+
+    def read(self) -> list[int]:
+        """The numbers of the tensors whose strides the model reads."""
+        found = self.read_as([in_other_order, _with_gaps])
+        return sorted({*found, *self._repeating().read_as([_expanded])})
+
+    def _repeating(self) -> _StrideProbe:
+        """The same call with equal elements along one axis of its tensors, so that memory may hold
+        them once. Vectors stay as they are, because they may be offsets."""
+        free = [i for i in self.free if sum(size > 1 for size in self.sample.tensors[i].shape) > 1]
+        tensors = list(self.sample.tensors)
+        for i in free:
+            tensors[i] = contiguous(_expanded(tensors[i]))
+        return _StrideProbe(self.session, self.plan, replace(self.sample, tensors=tensors), free)
+
+    def read_as(self, layouts: Sequence[Callable[[Any], Any]]) -> list[int]:
+        """The numbers of the tensors that change what the model returns in one of these layouts."""
+        free = self.free
+        if not free:
+            return []
+        # A model may compare the strides of two tensors, so every second tensor changes alone.
+        parts = [free, free[::2]] if len(free) > 1 else [free]
+        read = [one for one in layouts if any(self.changes(one, part) for part in parts)]
+        if not read or len(free) == 1 or len(free) > _MAX_SINGLE:
+            return free if read else []
+        single = [i for i in free if any(self.changes(layout, [i]) for layout in read)]
+        return single or free  # several together, none alone
+
+    def changes(self, layout: Callable[[Any], Any], numbers: Collection[int]) -> bool:
+        """Whether the model returns something else if some tensors have other strides. An error
+        does not count: the program would raise it as well, or serve the call."""
+        tensors = list(self.sample.tensors)
+        for i in numbers:
+            tensors[i] = layout(tensors[i])
+        other = replace(self.sample, tensors=tensors)
+        try:
+            got = self.session.eager(self.plan, other)
+            if self.recorded is not None and self._agree(self.recorded, got):
+                return False
+            if self.unchanged is None:
+                self.unchanged = self.session.eager(self.plan, self.sample)
+            expected = self.unchanged
+        except Exception:  # models raise errors of any type
+            return False
+        if self._agree(expected, got):
+            return False
+        return doubt_of(self.session, self.plan, self.sample, expected, got) is None
+
+    def _agree(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
+        found = compared(expected, got, self.session.tolerances)
+        return found.agrees or not found.compared
+
+
+def _with_gaps(tensor: Any) -> Any:
+    """The tensor as every second element of a larger one."""
+    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    strides = tuple(_STEP * step for step in in_order(tensor, order).stride())
+    return relaid(tensor.contiguous(), Place(tuple(tensor.shape), strides, 0, 1))
+
+
+def _expanded(tensor: Any) -> Any:
+    """The tensor with its first element along an axis in place of the others."""
+    axis = next(axis for axis, size in enumerate(tensor.shape) if size > 1)
+    return tensor.narrow(axis, 0, 1).expand(tensor.shape)
+
+
+def key_orders_read(
+    session: Session, variants: Sequence[VariantFacts], seconds: float
+) -> frozenset[str]:
+    """The paths of the dicts whose key order changes what the model returns, or whether it raises.
+
+    Args:
+        session: has the model.
+        variants: whose first calls run, if they have a dict with several keys. Of very many
+            variants, only the first ones.
+        seconds: how long the runs of one variant may take.
+    """
+    found: set[str] = set()
+
+    def unread(variant: VariantFacts) -> list[str]:
+        return [path for path in variant.group.layout.unordered if path not in found]
+
+    def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
+        layout = turned_around(plan.template.layout, some)
+        return session.eager(replace(plan, template=replace(plan.template, layout=layout)), sample)
+
+    for _, read in _which_matter(session, variants, unread, turned, seconds, Question.KEY_ORDER):
+        found.update(read or ())
+    return frozenset(found)
+
+
+_Names = tuple[str, str]
+
+
+def sharing_unread(
+    session: Session, variants: Sequence[VariantFacts], seconds: float
+) -> frozenset[_Names]:
+    """The pairs of paths of tensors that share memory in some call, although the model returns the
+    same for copies.
+
+    Args:
+        session: has the model.
+        variants: whose first calls run, if arguments share memory there. Of very many variants,
+            only the first ones; sharing in the others counts as read.
+        seconds: how long the runs of one variant may take.
+    """
+    unread: set[_Names] = set()
+    read: set[_Names] = set()
+
+    def sharing(variant: VariantFacts) -> list[tuple[int, _Names]]:
+        """The pairs, each with the number of the tensor that a copy can replace."""
+        paths = [str(place) for place in variant.group.layout.tensors]
+        return [
+            (pair.other, (paths[pair.one], paths[pair.other])) for pair in variant.group.key.shared
+        ]
+
+    def with_copies(
+        plan: Plan, sample: Sample, some: Sequence[tuple[int, _Names]]
+    ) -> dict[str, Any]:
+        """What the model returns, and what its arguments contain afterwards."""
+        tensors = list(sample.tensors)
+        for number, _ in some:
+            tensors[number] = copies([tensors[number]])[0]
+        ran = session.run(plan, replace(sample, tensors=tensors))
+        arguments = {f"argument {i}": one for i, one in enumerate(ran.given.tensors)}
+        return {**ran.leaves, **detached(arguments)}
+
+    for candidates, found in _which_matter(session, variants, sharing, with_copies, seconds):
+        unread.update(names for _, names in candidates)
+        read.update(names for _, names in (candidates if found is None else found))
+    return frozenset(unread - read)
+
+
+_MAX_ALIAS_VARIANTS = 2
+_MAX_PAIRS = 6
+"""How many pairs of an argument and a tensor of the model are tried."""
+_MAX_CALLS = 16
+"""How many recorded calls are checked."""
+
+
+class ModelAliases(NamedTuple):
+    """Arguments for which it matters whether they are the model's own tensors.
+
+    Attributes:
+        matter: by the path of such an argument, the name of the tensor of the model that was tried.
+        recorded: by the path of an argument, the number of a recorded call that the model
+            reproduces only if it gets its own tensor, and the name of that tensor.
+    """
+
+    matter: dict[str, str]
+    recorded: dict[str, tuple[int, str]]
+
+
+class _Pair(NamedTuple):
+    """The number of an argument, and the name of a tensor of the model."""
+
+    number: int
+    name: str
+
+
+def aliases_read(
+    session: Session, variants: Sequence[VariantFacts], seconds: float
+) -> ModelAliases:
+    """For which arguments it matters whether they are the model's own tensors.
+
+    Args:
+        session: has the model.
+        variants: whose recorded calls run. Of many, only the first ones.
+        seconds: how long the runs of one variant may take.
+    """
+    found = ModelAliases({}, {})
+    # A buffer may hold values that are invalid as the argument: a kernel may end the process.
+    for variant in variants[:_MAX_ALIAS_VARIANTS] if may_fork(session.device) else ():
+        probe = _AliasProbe.of(session, variant, session.find(variant.rows.first))
+        if probe is None or next(probe.pairs(), None) is None:
+            continue  # a sandbox takes as long as some runs
+        matter, recorded = session.answer(
+            partial(_aliases_in, session, variant, probe), seconds
+        ) or ({}, {})
+        found.matter.update(matter)
+        found.recorded.update(recorded)
+    return found
+
+
+def _aliases_in(session: Session, variant: VariantFacts, first: _AliasProbe) -> ModelAliases:
+    tried = islice(first.pairs(), _MAX_PAIRS)
+    pairs = list(dict.fromkeys(pair for pair, own in tried if first.matters(pair, own)))
+    places = variant.group.layout.tensors
+    found = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
+    for _, seen in variant.rows.items()[:_MAX_CALLS] if pairs else ():
+        call = session.find(seen.first)
+        probe = _AliasProbe.of(session, variant, call)
+        for pair in pairs if probe is not None else ():
+            if probe is not None and probe.is_recorded(pair, call):
+                found.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
+    return found
+
+
+class _AliasProbe:
+    """One recorded call, to be run with tensors of the model as arguments."""
+
+    def __init__(self, session: Session, plan: Plan, sample: Sample) -> None:
+        self._session, self._plan, self._sample = session, plan, sample
+        named = (*session.module.named_buffers(), *session.module.named_parameters())
+        self._own: dict[str, Any] = dict(named)
+        self._buffers = {name for name, _ in session.module.named_buffers()}
+
+    @classmethod
+    def of(cls, session: Session, variant: VariantFacts, call: Call) -> _AliasProbe | None:
+        """For a call of a variant; None if it cannot be read, which the export will report."""
+        try:
+            return cls(session, *session.planned(variant, call))
+        except TapeError:
+            return None
+
+    def pairs(self) -> Iterator[tuple[_Pair, Any]]:
+        """The arguments that could be tensors of the model, each with what to pass: a buffer as it
+        is, a part of it in the shape of the argument, or a parameter of that shape."""
+        for number, tensor in enumerate(self._sample.tensors):
+            for name, own in self._own.items():
+                if name in self._buffers and own.dim() == tensor.dim() and _is_alike(own, tensor):
+                    yield _Pair(number, name), own
+                part = self._part(tensor, name)
+                if part is not None and not (part is own and name in self._buffers):
+                    yield _Pair(number, name), part
+
+    def _part(self, tensor: Any, name: str) -> Any:
+        """The model's own tensor if it has the shape of another one, or the beginning of a buffer
+        in that shape; None otherwise."""
+        own = self._own[name]
+        if not _is_alike(own, tensor):
+            return None
+        if own.shape == tensor.shape:
+            return own
+        is_larger = own.numel() >= tensor.numel() and own.is_contiguous()
+        if name not in self._buffers or not is_larger or not tensor.dim():
+            return None
+        return own.detach().flatten()[: math.prod(tensor.shape)].view(tensor.shape)
+
+    def matters(self, pair: _Pair, own: Any) -> bool:
+        """Whether the model returns something else for its own tensor than for a copy of it."""
+
+        def copied(_: Any) -> Any:
+            return own.detach().clone()
+
+        expected = self._run({pair.number: copied})
+        got = self._run({pair.number: lambda _: own})
+        if expected is None or got is None:
+            return False
+        verdict = compared(expected, got, self._session.tolerances)
+        if verdict.agrees or not verdict.compared:
+            return False
+        changes = {pair.number: copied}
+        return doubt_of(self._session, self._plan, self._sample, expected, got, changes) is None
+
+    def is_recorded(self, pair: _Pair, call: Call) -> bool:
+        """Whether the model returns what was recorded only if it gets its own tensor."""
+        own = self._part(self._sample.tensors[pair.number], pair.name)
+        recorded = recorded_leaves(call)
+        if own is None or recorded is None:
+            return False
+
+        def filled(tensor: Any) -> Any:
+            own.detach().copy_(tensor)
+            return own
+
+        with_copy, with_own = self._run({}), self._run({pair.number: filled})
+        if with_copy is None or with_own is None:
+            return False
+        tolerances = self._session.tolerances
+        is_reproduced = compared(recorded, with_own, tolerances).agrees
+        return is_reproduced and not compared(recorded, with_copy, tolerances).agrees
+
+    def _run(self, changes: Mapping[int, Any]) -> Mapping[str, Any] | None:
+        state = self._session.state
+        before = dict(state)
+        try:
+            return self._session.eager(self._plan, self._sample, changes=changes)
+        except Exception:  # models raise errors of any type
+            return None
+        finally:
+            # A write to an argument is no state of the model, even if it is the model's tensor.
+            for name in state.keys() - before.keys():
+                del state[name]
+
+
+def _is_alike(own: Any, tensor: Any) -> bool:
+    """Whether a tensor of a model could be passed in place of another one, apart from its shape."""
+    are_strided = is_strided(own) and is_strided(tensor)
+    return are_strided and bool(
+        own.dtype == tensor.dtype and own.device == tensor.device and own.numel() and tensor.numel()
+    )
