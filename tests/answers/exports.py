@@ -15,8 +15,8 @@ import torch
 from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.session.verification import Outcome
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Attempt
 from tests.answers.small import Small
 from tests.zoo.case import Arguments, Case, fresh
 from tests.zoo.comparing import difference, is_rounding, nudged

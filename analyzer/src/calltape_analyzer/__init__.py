@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from calltape_analyzer.arguments.sizings import Sizing
     from calltape_analyzer.bundling import Bundle, BundledFile, bundle
     from calltape_analyzer.comparison.comparing import Tolerances
-    from calltape_analyzer.comparison.reports import Report, ReportRow
-    from calltape_analyzer.comparison.verdicts import ElementDifference, LeafDifference
+    from calltape_analyzer.comparison.reports import (
+        ElementDifference,
+        LeafDifference,
+        Report,
+        ReportRow,
+    )
     from calltape_analyzer.differences import Change, TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
     from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
@@ -54,12 +58,11 @@ if TYPE_CHECKING:
         Values,
     )
     from calltape_analyzer.opening import Recording, Recordings, open_tape, recordings
+    from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
     from calltape_analyzer.programs.programs import Programs
-    from calltape_analyzer.programs.reasons import UntriedSize
-    from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
-    from calltape_analyzer.programs.variant_verdicts import VariantVerdict
+    from calltape_analyzer.programs.reasons import Sampled, Strategy, UntriedSize
     from calltape_analyzer.pytree.classes import ClassIndex
     from calltape_analyzer.pytree.placeholder import Placeholder
     from calltape_analyzer.pytree.registration import register_flattening_functions
@@ -201,8 +204,7 @@ _NAMES = {
     "arguments.sizings": ("Sizing",),
     "bundling": ("Bundle", "BundledFile", "bundle"),
     "comparison.comparing": ("Tolerances",),
-    "comparison.verdicts": ("ElementDifference", "LeafDifference"),
-    "comparison.reports": ("Report", "ReportRow"),
+    "comparison.reports": ("ElementDifference", "LeafDifference", "Report", "ReportRow"),
     "differences": ("Change", "TapeDifference", "diff"),
     "editing.choice": ("Choice",),
     "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),
@@ -239,9 +241,8 @@ _NAMES = {
     "programs.program": ("Program",),
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
-    "programs.reasons": ("UntriedSize",),
-    "programs.strategies": ("Attempt", "Sampled", "Strategy"),
-    "programs.variant_verdicts": ("VariantVerdict",),
+    "programs.attempts": ("Attempt", "VariantVerdict"),
+    "programs.reasons": ("Sampled", "Strategy", "UntriedSize"),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),
     "pytree.rendering": ("Inputs", "render"),

@@ -10,7 +10,6 @@ from hypothesis import given as with_values
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.arguments.new_tensors import made_up
 from calltape_analyzer.arguments.samples import (
     Sample,
     completed,
@@ -20,6 +19,7 @@ from calltape_analyzer.arguments.samples import (
     sample_in,
 )
 from calltape_analyzer.arguments.sizings import sizings_unseen
+from calltape_analyzer.arguments.value_rules import made_up
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import Span, value_in
 from calltape_analyzer.variants.alternatives import can_merge, merged

@@ -14,7 +14,8 @@ from calltape_analyzer import ExportOptions, export, load_programs, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import print_attempts
 from calltape_analyzer.facts import Other
-from calltape_analyzer.programs.strategies import Attempt, Strategy
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.reasons import Strategy
 from calltape_recorder import record
 from tests.analyzer.chats import CHATS, record_chats, toy_lm
 from tests.analyzer.cli.commands import run

@@ -9,7 +9,7 @@ from calltape_analyzer.comparison.comparing import (
     compared,
     leaves_of,
 )
-from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.comparison.reports import Verdict
 
 
 def difference(expected: Any, got: Any, **tolerances: Any) -> Verdict:

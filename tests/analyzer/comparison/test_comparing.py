@@ -19,7 +19,7 @@ from calltape_analyzer.comparison.comparing import (
     leaves_of,
     recorded_leaves,
 )
-from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.comparison.reports import Verdict
 from tests.analyzer.comparison.differences import difference
 from tests.analyzer.observed import given, tape_of
 

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer.comparison.judging import failed
-from calltape_analyzer.comparison.reports import Report, ReportRow
-from calltape_analyzer.comparison.verdicts import CallsKind, NotVerified, SomeCalls
+from calltape_analyzer.comparison.reports import (
+    CallsKind,
+    NotVerified,
+    Report,
+    ReportRow,
+    SomeCalls,
+)
 from calltape_analyzer.facts import Other, OtherNote, document_of
 from calltape_schema.errors import TapeError
 

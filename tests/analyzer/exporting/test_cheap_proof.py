@@ -15,8 +15,7 @@ from calltape_analyzer.exporting import exporter
 from calltape_analyzer.exporting.session import budget, verification
 from calltape_analyzer.foreign_errors import Raised
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
-from calltape_analyzer.programs.strategies import Sampled, Strategy
+from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Sampled, Strategy, Why
 from tests.analyzer.exported import call, made, taped
 from tests.analyzer.exporting.models import CACHED, Cached, Model, t
 

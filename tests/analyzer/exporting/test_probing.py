@@ -14,9 +14,9 @@ from torch._subclasses import FakeTensor
 from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import budget
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
-from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
-from calltape_analyzer.programs.strategies import Attempt, Strategy
+from calltape_analyzer.programs.reasons import End, Ended, Strategy, TooMuchMemory, TooSlow
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, export_with, taped
 from tests.analyzer.exporting.models import CACHED, Cached, Spy, of

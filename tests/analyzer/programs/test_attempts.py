@@ -7,8 +7,16 @@ import json
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.facts import Other
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.programs.reasons import Because, OfCall, Unseen, UntriedSize, Why
-from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.reasons import (
+    Because,
+    OfCall,
+    Sampled,
+    Strategy,
+    Unseen,
+    UntriedSize,
+    Why,
+)
 
 SAMPLE = Sampled(3)
 LARGE = Because(Why.TOO_LARGE)

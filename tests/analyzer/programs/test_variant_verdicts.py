@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import NoVariant, Programs, export, load_programs
-from calltape_analyzer.programs.variant_verdicts import VariantVerdict
+from calltape_analyzer.programs.attempts import VariantVerdict
 from calltape_analyzer.wording.verdicts import last_lines
 from tests.analyzer.exported import Call, call, taped
 

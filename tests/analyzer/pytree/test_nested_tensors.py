@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import InferenceError, Placeholder, Tape, open_tape, render, replay
-from calltape_analyzer.arguments.new_tensors import fit_offsets
+from calltape_analyzer.arguments.value_rules import fit_offsets
 from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
 from calltape_analyzer.pytree.nodes import nested_places
 from calltape_analyzer.pytree.tensors import check_offsets, nested_parts, nested_tensor

@@ -11,7 +11,7 @@ import torch
 from calltape_analyzer import InferenceError, Placeholder, Tape, open_tape, render
 from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import tensors_of
-from calltape_analyzer.programs.saved_program import signature_document, signature_of
+from calltape_analyzer.programs.saving import signature_document, signature_of
 from calltape_recorder import First, record
 from calltape_schema import TapeError
 from calltape_schema.records import Parameter, Target

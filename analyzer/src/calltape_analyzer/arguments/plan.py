@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from calltape_analyzer.arguments.new_tensors import share_offsets
 from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.arguments.value_rules import share_offsets
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.layout import ArgumentLayout, layout_of_nodes
 from calltape_analyzer.observing.signature import PassedArguments, Signature, nested

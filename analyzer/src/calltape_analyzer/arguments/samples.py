@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.new_tensors import fit_offsets, made_up_leaf, tiled
-from calltape_analyzer.arguments.value_rules import ValueRule
+from calltape_analyzer.arguments.value_rules import ValueRule, fit_offsets, made_up_leaf, tiled
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.contexts import Context

@@ -1,31 +1,242 @@
-"""What the values of integer tensors always had to do with sizes, and values that keep to it.
+"""Synthetic tensors: resized by tiling and by rules about their values, or made up.
+
+A tensor is resized by cyclic tiling of each axis, so its values stay plausible: token ids stay in
+range, masks stay masks. Repeated floats are moved a little. Otherwise a model that sorts or takes
+the largest would meet ties, which runtimes break differently. A tensor without elements to tile is
+made up within the recorded range.
 
 Many integer tensors are valid only together with sizes: the offsets of sequences that lie one after
-another end at the number of tokens, the nodes of edges are below the number of nodes, a mask of
-padding is ones and then zeros. A table of floats may have a column of such numbers: the picture of
-each box. Such a rule is learned from recorded calls. It holds in all of them, or it is none. Takes
-recorded calls of a variant; returns rules, one per tensor at most, which make the values of a
-resized tensor valid (docs/decisions/export-strategies.md).
+another end at the number of tokens, the nodes of edges are below the number of nodes, a padding
+mask is ones and then zeros. A table of floats may have such a column: the picture of each box. A
+rule is learned from recorded calls and must hold in all of them; each tensor has at most one
+(docs/decisions/export-strategies.md). Offsets of a nested tensor that do not fit its values are
+replaced by components of nearly equal length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from calltape_analyzer.arguments.new_tensors import tiled
 from calltape_analyzer.errors import TapeError, is_damage
+from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.observing.size_table import Span
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.pytree.memory import (
+    as_before,
+    as_numbers,
+    computable_dtypes,
+    contiguous,
+    place_of_leaf,
+    relaid,
+)
 from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.tensors import check_offsets, is_row_of_indices, zeros
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.objects import JAGGED_DIM
+from calltape_schema.tree import FieldsNode, ScalarNode, TensorNode
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ValueRule", "value_rules"]
+    from calltape_schema.tree import Leaf
+
+__all__ = [
+    "ValueRule",
+    "fit_offsets",
+    "made_up",
+    "made_up_leaf",
+    "share_offsets",
+    "tiled",
+    "value_rules",
+]
+
+_LEAST_STEP = 2**-10
+"""How far a float that is there again is moved, at most, as a part of it: more than two runtimes
+differ by, and less than would make it another kind of value."""
+_DRAWN = 1_048_573
+"""Elements that are drawn at most. A prime: so rows of a large tensor do not become equal."""
+
+
+def made_up(
+    shape: Sequence[int], dtype: torch.dtype, span: Span | None = None, *, seed: str = ""
+) -> torch.Tensor:
+    """A tensor of made-up values, the same for the same arguments: ints within ``span`` (0 and 1
+    by default), normally distributed floats, True; zeros of dtypes that torch cannot compute with.
+
+    Raises:
+        InferenceError: torch has no such tensor.
+    """
+    import torch
+
+    if dtype not in computable_dtypes():
+        return cast("torch.Tensor", zeros(shape, dtype))
+    text = f"{seed}{tuple(shape)}".encode(errors="backslashreplace")  # any key of a dict
+    generator = torch.Generator().manual_seed(zlib.crc32(text))
+    if dtype is torch.bool:
+        return torch.ones(tuple(shape), dtype=dtype)
+    made = torch.empty(tuple(shape), dtype=dtype)
+    many = min(made.numel(), _DRAWN)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex64 if dtype.is_complex else torch.float32
+        return _repeat(torch.randn(many, dtype=wide, generator=generator), made)
+    low, high = (span.min, span.max) if span is not None else (0, 1)
+    high = max(min(high, 2**63 - 2), -(2**63))  # torch draws below an int64
+    low = min(max(low, -(2**63)), high)
+    return _repeat(torch.randint(low, high + 1, (many,), generator=generator), made)
+
+
+def made_up_leaf(leaf: Leaf, dtype: torch.dtype, span: Span | None, seed: str) -> torch.Tensor:
+    """A tensor of made-up values in place of a leaf that the tape does not have, laid out like it.
+
+    Args:
+        leaf: its facts.
+        dtype: of it.
+        span, seed: as for :func:`made_up`.
+
+    Raises:
+        InferenceError: torch has no such tensor.
+    """
+    made = relaid(made_up(leaf.shape, dtype, span, seed=seed), place_of_leaf(leaf, dtype.itemsize))
+    wants = leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex)
+    return made.requires_grad_(wants)
+
+
+def _repeat(drawn: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """Fills a tensor with the drawn values, again and again: to copy takes a fifth of the time that
+    it takes to draw."""
+    flat, drawn = made.view(-1), drawn.to(made.dtype)
+    for start in range(0, flat.numel(), _DRAWN):
+        part = flat[start : start + _DRAWN]
+        part.copy_(drawn[: part.numel()])
+    return made
+
+
+def tiled(
+    tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str, *, salt: str = ""
+) -> torch.Tensor:
+    """A tensor of another shape of the same rank, with the values of this one repeated. Floats that
+    are there again are not quite the same, unless they are whole numbers, as in a mask.
+
+    Args:
+        tensor: any.
+        shape: the new sizes.
+        span, seed: as for :func:`made_up`, if there is nothing to repeat.
+        salt: another text moves the floats in another way.
+
+    Raises:
+        InferenceError: torch can neither copy the tensor nor make one like it.
+    """
+    import torch
+
+    if list(tensor.shape) == list(shape):
+        return contiguous(tensor)
+    if tensor.numel() == 0:
+        if not math.prod(shape):
+            return cast("torch.Tensor", zeros(shape, tensor.dtype))
+        return made_up(shape, tensor.dtype, span, seed=seed)
+    plain = as_numbers(tensor)
+    for axis, size in enumerate(shape):
+        if size != plain.shape[axis]:
+            places = torch.arange(size, device=plain.device) % plain.shape[axis]
+            plain = plain.index_select(axis, places)
+    plain = plain.contiguous()
+    moving = torch.float64, torch.float32, torch.float16, torch.bfloat16
+    if tensor.dtype in moving and plain.numel() > tensor.numel():
+        plain = _moved(plain, tensor.shape, f"{seed}{salt}")
+    return as_before(plain, tensor)
+
+
+def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
+    """Moves what is beyond the tensor's own elements, which are the first along each axis. Whole
+    numbers stay: they may be a mask, or the numbers of pictures."""
+    import torch
+
+    step = max(_LEAST_STEP, 4 * torch.finfo(plain.dtype).eps)
+    text = f"{seed}{tuple(plain.shape)}".encode(errors="backslashreplace")
+    generator = torch.Generator().manual_seed(zlib.crc32(text))
+    drawn = torch.rand(min(plain.numel(), _DRAWN), generator=generator) * 2 - 1
+    factors = _repeat(1 + step * drawn, torch.empty(plain.shape, dtype=plain.dtype))
+    factors[tuple(slice(min(a, b)) for a, b in zip(own, plain.shape, strict=True))] = 1
+    moved = plain * factors.to(plain.device)
+    return torch.where(plain == plain.round(), plain, moved)
+
+
+def fit_offsets(
+    nodes: Iterable[FieldsNode], tensors: list[Any] | dict[int, Any], scalars: Sequence[Any]
+) -> None:
+    """Replaces the offsets and lengths that do not fit the values beside them.
+
+    Args:
+        nodes: the nested tensors.
+        tensors: what the nodes refer to, by number; changed in place.
+        scalars: likewise.
+    """
+    import torch
+
+    for node in nodes:
+        parts = _leaves(node)
+        dims = [
+            int(scalars[child.scalar])
+            for name, child in zip(node.fields, node.children, strict=True)
+            if name == JAGGED_DIM and isinstance(child, ScalarNode) and child.kind == "int"
+        ]
+        if "values" not in parts or "offsets" not in parts or not dims:
+            continue
+        dim = dims[0]
+        values, offsets = tensors[parts["values"]], tensors[parts["offsets"]]
+        lengths = tensors[parts["lengths"]] if "lengths" in parts else None
+        rows = [offsets] if lengths is None else [offsets, lengths]
+        if not all(hasattr(part, "dim") for part in (values, *rows)):
+            continue  # a value that was not kept
+        if (
+            not 1 <= dim <= values.dim()
+            or not all(map(is_row_of_indices, rows))
+            or not len(offsets)
+        ):
+            continue  # no offsets fit
+        if not _fit(offsets, lengths, values.shape[dim - 1]):
+            ends = torch.arange(len(offsets)) * values.shape[dim - 1]
+            made = (ends // max(len(offsets) - 1, 1)).to(offsets)
+            tensors[parts["offsets"]] = made
+            if lengths is not None:
+                tensors[parts["lengths"]] = made.diff().to(lengths)
+
+
+def _fit(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> bool:
+    """Whether these belong to values of this size. Without lengths, components have no gaps."""
+    try:
+        check_offsets(offsets, lengths, size)
+    except ValueError:
+        return False
+    return lengths is not None or (int(offsets[0]) == 0 and int(offsets[-1]) == size)
+
+
+def share_offsets(layout: ArgumentLayout, tensors: dict[int, Any]) -> None:
+    """Makes offsets that were one tensor in the call one tensor again: two nested tensors have the
+    same ragged dimension only then.
+
+    Args:
+        layout: of a recorded call, or of a variant.
+        tensors: by their number in the layout; changed in place.
+    """
+    first: dict[int, int] = {}
+    for node in layout.nested:
+        for name, number in _leaves(node).items():
+            if name in ("offsets", "lengths") and number in tensors:
+                recorded = layout.tensors[number].number
+                tensors[number] = tensors[first.setdefault(recorded, number)]
+
+
+def _leaves(node: FieldsNode) -> Mapping[str, int]:
+    pairs = zip(node.fields, node.children, strict=True)
+    return {name: child.leaf for name, child in pairs if isinstance(child, TensorNode)}
+
 
 _MAX_ROWS = 16
 _MAX_ELEMENTS = 2**16

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.comparison.verdicts import (
+from calltape_analyzer.comparison.reports import (
     Against,
     ElementDifference,
     Incomparable,

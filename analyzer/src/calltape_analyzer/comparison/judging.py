@@ -26,8 +26,7 @@ from calltape_analyzer.comparison.comparing import (
     what_to_compare,
     without_value,
 )
-from calltape_analyzer.comparison.reports import Report, ReportRow
-from calltape_analyzer.comparison.verdicts import (
+from calltape_analyzer.comparison.reports import (
     Against,
     ArgumentsUnmade,
     CallsKind,
@@ -38,6 +37,8 @@ from calltape_analyzer.comparison.verdicts import (
     NoOutputs,
     OtherException,
     PartsUncompared,
+    Report,
+    ReportRow,
     SlowCall,
     SomeCalls,
     Unsteady,

@@ -50,9 +50,9 @@ from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.state import apart_from
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfCall, OfModel, stopped_by
-from calltape_analyzer.programs.strategies import Attempt, Sampled, Strategy
+from calltape_analyzer.programs.reasons import OfCall, OfModel, Sampled, Strategy, stopped_by
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.alternatives import breaks, can_merge, looser_variants, merged

@@ -48,14 +48,15 @@ from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
-from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Attempt, Strategy
-from calltape_analyzer.programs.variant_verdicts import (
+from calltape_analyzer.programs.attempts import (
+    Attempt,
     Gap,
     VariantVerdict,
     takes,
     verdicts_on,
 )
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import UniqueNames

@@ -72,7 +72,7 @@ from calltape_analyzer.programs.caller_objects import (
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.reasons import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.variants.facts import VariantFacts

@@ -30,9 +30,9 @@ from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.traffic_counters import has_raised
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
 from calltape_analyzer.programs.program import Program, constants_of
-from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.judging import Run, judge
-from calltape_analyzer.comparison.verdicts import Against, Verdict
+from calltape_analyzer.comparison.reports import Against, Verdict
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observer.single_graph import SingleGraph

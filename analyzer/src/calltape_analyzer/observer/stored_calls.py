@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import recorded_leaves
-from calltape_analyzer.comparison.verdicts import Incomparable
+from calltape_analyzer.comparison.reports import Incomparable
 from calltape_analyzer.errors import InferenceError, KeyTypeError, UnsupportedError, UsageError
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.signature import Key, PassedArguments, Signature

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from calltape_analyzer.arguments.samples import Sample, has_made_up, in_variant, recorded_sample
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.judging import Run, Runner, judge
-from calltape_analyzer.comparison.verdicts import Against, Verdict
+from calltape_analyzer.comparison.reports import Against, Verdict
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.facts import Fact, Rejection
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs

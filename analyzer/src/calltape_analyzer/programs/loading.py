@@ -28,7 +28,7 @@ from calltape_analyzer.programs.manifest import (
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.saved_program import check_program, program_parts, signature_of
+from calltape_analyzer.programs.saving import check_program, program_parts, signature_of
 from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust, digest_of
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 

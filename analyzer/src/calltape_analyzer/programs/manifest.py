@@ -38,9 +38,9 @@ from calltape_analyzer.observing.groups import SizeSource, TensorFacts
 from calltape_analyzer.observing.memory_layout import Shared
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import conditions
-from calltape_analyzer.programs.strategies import Attempt, Strategy
+from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
+from calltape_analyzer.programs.reasons import Strategy
 from calltape_analyzer.programs.untrusted_files import read_regular
-from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.variants.facts import CounterIs, DimensionDecision, Fixed, Reason
 from calltape_schema.fields import Many, at_most, problems_of
 from calltape_schema.packing import pack, unpack

@@ -12,7 +12,7 @@ from typing import Any
 
 from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.comparison.verdicts import shown_path
+from calltape_analyzer.comparison.reports import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.distinctions import difference_of
@@ -29,7 +29,7 @@ from calltape_analyzer.programs.caller_objects import (
 )
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.reasons import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.nodes import ABSENT, values_in

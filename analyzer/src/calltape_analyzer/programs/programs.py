@@ -20,6 +20,7 @@ from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import Shown, Sketch
+from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
 from calltape_analyzer.programs.caller_objects import in_own_objects
 from calltape_analyzer.programs.dispatch import (
     ModelReference,
@@ -31,8 +32,6 @@ from calltape_analyzer.programs.dispatch import (
 )
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.strategies import Attempt
-from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.text import variant_names
 
 if TYPE_CHECKING:

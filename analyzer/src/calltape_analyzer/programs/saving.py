@@ -1,8 +1,13 @@
-"""Programs to disk: one file per program, ``manifest.json`` and ``shapes.json``.
+"""Saves programs: one file per program, ``manifest.json`` and ``shapes.json``; and reads a program
+from its manifest.
 
 A save replaces what an earlier save wrote, and nothing else: the manifest lists its files with
-their SHA-256. The new files get other names, and the manifest is replaced in one step, so that a
-save that is killed leaves what was there.
+their SHA-256. New files get other names, and the manifest is replaced in one step, so that an
+interrupted save leaves what was there.
+
+A manifest contains no code, and nothing is imported for it. Trees are written and checked as in the
+tape format. Every number that refers to something is looked up once when a program is read, so that
+later code finds what it expects.
 """
 
 from __future__ import annotations
@@ -14,30 +19,51 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
+from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template, derived_tensors
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.observing.groups import Completion, Group, GroupKey
+from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_nodes
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column, Seen, SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
 from calltape_analyzer.programs.manifest import (
     MANIFEST,
     SHAPES,
     FileFacts,
     Manifest,
+    SavedCompletion,
+    SavedForm,
+    SavedLayout,
     SavedProgram,
+    SavedSignature,
     encode_manifest,
     read_manifest,
 )
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.saved_program import document_of, signature_document
-from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.programs.untrusted_files import digest_of
-from calltape_analyzer.programs.variant_verdicts import VariantVerdict
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import some_of
+from calltape_analyzer.variants.facts import CounterIs, Fixed, VariantFacts, ZeroSizes
 from calltape_analyzer.variants.variant_findings import findings_of
 from calltape_analyzer.writing.output_file import TemporaryFolder
+from calltape_schema.records import Parameter
+from calltape_schema.tree import decode_structure, encode_structure
 
-__all__ = ["expect_place", "save"]
+__all__ = [
+    "check_program",
+    "document_of",
+    "expect_place",
+    "program_parts",
+    "save",
+    "signature_document",
+    "signature_of",
+]
 
 _STAGING = ".calltape-saving-"
 
@@ -257,3 +283,294 @@ def _staged(
 def _file_name(place: int, program: Program, number: int) -> str:
     slug = re.sub(r"[^A-Za-z0-9]+", "-", program.name)[:60].strip("-") or "program"
     return f"{place:02d}-{slug}{f'.{number}' if number else ''}{program.model.suffix}"
+
+
+def signature_document(signature: Signature) -> SavedSignature:
+    """A signature as it is saved."""
+    parameters = tuple(p.model_dump() for p in signature.parameters)
+    return {"parameters": parameters, "removed": tuple(sorted(signature.removed))}
+
+
+def signature_of(document: SavedSignature) -> Signature:
+    """The signature of :func:`signature_document`."""
+    parameters = tuple(map(Parameter.model_validate, document["parameters"]))
+    return Signature(parameters, frozenset(document["removed"]))
+
+
+def document_of(program: Program, file: str) -> SavedProgram:
+    """A program as it is saved beside its file, for :func:`program_parts`."""
+    variant, group = program.variant, program.variant.group
+    template, form = program.result
+    return {
+        "file": file,
+        "name": variant.name,
+        "inputs": tuple(program.plan.names),
+        "made_by": program.made_by,
+        "told": tuple(program.told),
+        "state": program.state,
+        "unwritten": program.unwritten,
+        "draws": program.draws,
+        "no_aliases": program.no_aliases,
+        "device": program.device,
+        "layout": _layout_document(group.layout),
+        "scalars": tuple(program.plan.template.scalars),
+        "facts": group.facts,
+        "typed": group.key.constants,
+        "shared": group.key.shared,
+        "constants": group.constants,
+        "rows": tuple(variant.rows),
+        "only": None if program.only is None else tuple(program.only),
+        "conditions": variant.conditions,  # type: ignore[typeddict-item]
+        "demands": program.conditions,
+        "dimensions": tuple(variant.dimensions.items()),
+        "zeros": {
+            "taken": tuple(variant.zeros.accepted),
+            "rejected": tuple(variant.zeros.rejected.items()),
+        },
+        "returned": program.returned,
+        "completions": tuple(map(_completion_document, variant.completions.values())),
+        "held": tuple(variant.constant_scalars.items()),
+        "open_floats": variant.open_floats,
+        "frozen": tuple((i, str(t.dtype), t.tolist()) for i, t in variant.frozen.items()),
+        "result": {
+            "layout": _layout_document(template.layout),
+            "scalars": tuple(template.scalars),
+            "counters": tuple(template.counters.items()),
+            "form": _form_document(form),
+        },
+    }
+
+
+def program_parts(
+    document: SavedProgram, signature: Signature, renamed: Renamed = str
+) -> tuple[VariantFacts, Plan, tuple[Template, PlainForm]]:
+    """Variant, plan and result of a saved program.
+
+    Args:
+        document: as :func:`document_of` made it.
+        signature: of the recorded method.
+        renamed: gives the names that classes of arguments have in this process.
+
+    Raises:
+        TapeError: the document is damaged.
+    """
+    variant = _variant_of(document, renamed)
+    variant.frozen = {place: _tensor(*rest) for place, *rest in document["frozen"]}
+    plan = Plan.of(variant, Sample([], list(document["scalars"])), signature)
+    result = document["result"]
+    layout = _layout_of(result["layout"])
+    counters = dict(result["counters"])
+    template = Template(layout, tuple(result["scalars"]), counters, derived_tensors(layout))
+    return variant, plan, (template, _form_of(result["form"]))
+
+
+def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
+    nowhere = CallRef(b"", 0)
+    layout = _layout_of(document["layout"], renamed)
+    key = GroupKey(layout.keys, document["facts"], document["typed"], document["shared"])
+    group = Group(key, layout, tuple(document["constants"]), nowhere)
+    # How many calls a row has is not saved: each row counts as one call.
+    rows = SizeTable.of((row, Seen(1, nowhere)) for row in document["rows"])
+    made = VariantFacts(group, rows, document["conditions"])
+    made.name = document["name"]
+    made.dimensions = dict(document["dimensions"])
+    zeros = document["zeros"]
+    made.zeros = ZeroSizes(frozenset(zeros["taken"]), dict(zeros["rejected"]))
+    made.constant_scalars = dict(document["held"])
+    made.open_floats = document["open_floats"]
+    completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
+    made.completions = {completion.key: completion for completion in completions}
+    return made
+
+
+def _tensor(dtype: str, values: Any) -> Any:
+    import torch
+
+    found = vars(torch).get(dtype.removeprefix("torch."))
+    if not isinstance(found, torch.dtype):
+        raise TapeError("invalid", f"{dtype[:80]!r} is not a dtype")
+    return torch.tensor(values, dtype=found)
+
+
+def _layout_document(layout: ArgumentLayout) -> SavedLayout:
+    kwargs = {
+        "kind": "dict",
+        "keys": list(layout.nodes),
+        "children": [
+            node.model_dump(exclude_none=True, warnings=False) for node in layout.nodes.values()
+        ],
+    }
+    root = {"kind": "tuple", "children": [{"kind": "tuple", "children": []}, kwargs]}
+    document = {"root": root, "leaves": len(layout.tensors), "scalars": len(layout.scalars)}
+    if (context := layout.context.recorded()) is not None:
+        document["context"] = context.model_dump()
+    return {
+        "structure": encode_structure(document),
+        "positional": layout.positional,
+        "asked": tuple(sorted(layout.context.modes)),
+        "ordered": tuple(sorted(layout.ordered)),
+    }
+
+
+def _layout_of(document: SavedLayout, renamed: Renamed = str) -> ArgumentLayout:
+    spec = decode_structure(document["structure"])
+    root: Any = spec.root
+    try:
+        kwargs = root.children[1]
+        nodes = dict(zip(kwargs.keys, kwargs.children, strict=True))
+    except (AttributeError, IndexError):
+        raise TapeError("invalid", "a saved layout is not one of arguments") from None
+    context = Context.of(spec.context, (), document["asked"])
+    ordered = frozenset(document["ordered"])
+    return layout_of_nodes(nodes, document["positional"], renamed, context, ordered=ordered)
+
+
+def _completion_document(completion: Completion) -> SavedCompletion:
+    return {
+        "keys": completion.key.layout,
+        "facts": completion.key.facts,
+        "typed": completion.key.constants,
+        "shared": completion.key.shared,
+        "tensors": completion.tensors,
+        "scalars": completion.scalars,
+        "missing": tuple(completion.missing.items()),
+        "dtypes": tuple(completion.dtypes.items()),
+        "constants": completion.constants,
+        "kinds": tuple(path.kind for path in completion.layout.scalars),  # type: ignore[misc]
+        "counters": tuple(completion.counting_ints.items()),
+    }
+
+
+def _completion_of(
+    document: SavedCompletion, layout: ArgumentLayout, renamed: Renamed
+) -> Completion:
+    if document["kinds"] != tuple(path.kind for path in layout.scalars):
+        raise TapeError("invalid", "its manifest contradicts itself: the scalars of a completion")
+    keys = _with_names(document["keys"], renamed)
+    return Completion(
+        GroupKey(keys, document["facts"], document["typed"], document["shared"]),
+        layout,
+        document["tensors"],
+        document["scalars"],
+        dict(document["missing"]),
+        dict(document["dtypes"]),
+        tuple(document["constants"]),
+        dict(document["counters"]),
+    )
+
+
+def _with_names(key: Any, renamed: Renamed) -> Any:
+    """The key of a layout with the names that classes have in this process."""
+    if isinstance(key, tuple):
+        return tuple(_with_names(part, renamed) for part in key)
+    return renamed(key) if isinstance(key, str) and ":" in key else key
+
+
+def _form_document(form: PlainForm) -> SavedForm:
+    if form.leaf is not None:
+        return form.leaf.kind, form.leaf.index
+    children = tuple(map(_form_document, form.children))
+    return {"kind": cast("Any", form.kind), "keys": form.keys, "children": children}
+
+
+def _form_of(document: SavedForm) -> PlainForm:
+    if isinstance(document, tuple):
+        return PlainForm("leaf", FormLeaf(*document))
+    children = tuple(map(_form_of, document["children"]))
+    return PlainForm(document["kind"], children=children, keys=document["keys"])
+
+
+def check_program(program: Program) -> None:
+    """Looks up every place that a program names.
+
+    Raises:
+        TapeError: ``invalid`` if parts of the program contradict each other.
+    """
+    group = program.variant.group
+    _check_group(group)
+    _expect(len(program.plan.template.scalars) == len(group.layout.scalars), "its scalars")
+    rows = list(program.variant.rows)
+    ranks = [facts.rank for facts in group.facts]
+    for row in [*rows, *(program.only or ())]:
+        _expect([len(shape) for shape in row.shapes] == ranks, "the ranks of a row")
+        _expect(len(row.ints) == len(group.layout.ints), "the ints of a row")
+    for condition in program.variant.conditions:
+        if isinstance(condition, Fixed):
+            _check_columns(group, [condition.column])
+        elif isinstance(condition, CounterIs):
+            _check_columns(group, [condition.counter, condition.keys])
+    _check_columns(group, program.variant.dimensions)
+    zeros = program.variant.zeros
+    for columns in (*zeros.accepted, *zeros.rejected):
+        _check_columns(group, columns)
+    for place in (*program.variant.frozen, *program.no_aliases):
+        _expect(place < len(group.layout.tensors), "a tensor")
+    for place in program.variant.constant_scalars:
+        _expect(place < len(group.layout.scalars), "a constant")
+    for place in program.variant.open_floats:
+        kinds = [one.kind for one in group.layout.scalars]
+        _expect(place < len(kinds) and kinds[place] == "float", "a float")
+    for completion in program.variant.completions.values():
+        _check_completion(group, completion)
+    _check_result(program)
+    _expect(len(program.conditions.inputs) == len(program.plan.leaves), "its conditions")
+    # The rules that decide about a call must be able to decide about a recorded one.
+    program.rejects(rows[0])
+
+
+def _expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise TapeError("invalid", f"its manifest contradicts itself: {what}")
+
+
+def _check_group(group: Group) -> None:
+    layout = group.layout
+    _expect(len(group.facts) == len(layout.tensors), "the facts of tensors")
+    _expect(len(group.constants) == len(layout.others), "its constants")
+    public = [place for place in layout.others if not place.private]
+    _expect(len(group.key.constants) == len(public), "its constants")
+
+
+def _check_columns(group: Group, columns: Iterable[Column]) -> None:
+    for place, axis in columns:
+        if axis is None:
+            _expect(place < len(group.layout.ints), "an int")
+        else:
+            _expect(place < len(group.facts) and axis < group.facts[place].rank, "a dimension")
+
+
+def _check_completion(group: Group, completion: Completion) -> None:
+    """A completion makes a row of the group, from columns of it that the call has."""
+    for parts in (completion.scalars, completion.constants):
+        _expect(len(parts) == len(group.layout.scalars), "the scalars of a completion")
+    _expect(len(completion.tensors) == len(group.facts), "the tensors of a completion")
+    facts = completion.key.facts
+    for place, at in enumerate(completion.tensors):
+        if at is None:
+            _expect(place in completion.missing, "a missing tensor")
+            _expect(place in completion.dtypes, "the type of a missing tensor")
+        else:
+            _expect(at < len(facts), "a tensor of a completion")
+            _expect(facts[at].rank == group.facts[place].rank, "the rank of a tensor")
+    for place, sources in completion.missing.items():
+        _expect(place < len(group.facts), "a missing tensor")
+        _expect(completion.tensors[place] is None, "a missing tensor")
+        _expect(len(sources) == group.facts[place].rank, "the rank of a missing tensor")
+        columns = [c for s in sources for c in (s.column, s.less) if c is not None]
+        _check_columns(group, columns)
+        for column in columns:
+            _expect(completion.tensors[column.index] is not None, "the size of a missing tensor")
+            _expect(column.axis is not None, "the size of a missing tensor")
+    for pair in completion.counting_ints.items():
+        _check_columns(group, pair)
+
+
+def _check_result(program: Program) -> None:
+    template, form = program.result
+    layout = template.layout
+    _expect(len(template.scalars) == len(layout.scalars), "the scalars of its result")
+    for scalar, (tensor, _) in template.counters.items():
+        _expect(scalar < len(layout.scalars) and tensor < len(layout.tensors), "a counter")
+    for leaf in form.leaves():
+        places = layout.tensors if leaf.kind == "tensor" else layout.scalars
+        _expect(leaf.index < len(places), "a leaf of its result")

@@ -9,8 +9,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.judging import failed
-from calltape_analyzer.comparison.reports import Report, ReportRow
-from calltape_analyzer.comparison.verdicts import CallsKind, Incomparable, SomeCalls, Verdict
+from calltape_analyzer.comparison.reports import (
+    CallsKind,
+    Incomparable,
+    Report,
+    ReportRow,
+    SomeCalls,
+    Verdict,
+)
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Note, Rejection
 from calltape_analyzer.observing.groups import SortedCall

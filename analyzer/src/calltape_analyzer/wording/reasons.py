@@ -6,7 +6,7 @@ from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other
 from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.strategies import Sampled, Strategy, Tried
+from calltape_analyzer.programs.reasons import Sampled, Strategy, Tried
 from calltape_analyzer.text import listed, printable
 from calltape_analyzer.wording.notes import drawing, keeping, probe_option, shown_state
 from calltape_schema.remedies import Remedy

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
-from calltape_analyzer.comparison import verdicts
-from calltape_analyzer.comparison.verdicts import CallsKind
+from calltape_analyzer.comparison import reports
+from calltape_analyzer.comparison.reports import CallsKind
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.traffic_counters import left_out_note
-from calltape_analyzer.programs.variant_verdicts import Scope, VariantVerdict
+from calltape_analyzer.programs.attempts import Scope, VariantVerdict
 from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
@@ -88,13 +88,13 @@ _CALLS = {
 """What is said of some calls, after how many they are."""
 
 
-def _other_outputs(found: verdicts.OtherOutputs) -> str:
+def _other_outputs(found: reports.OtherOutputs) -> str:
     pairs = (("missing:", found.missing), ("unexpected:", found.unexpected))
     parts = [f"{what} {', '.join(paths)}" for what, paths in pairs if paths]
     return f"other outputs ({'; '.join(parts)})"
 
 
-def _leaf_difference(found: verdicts.LeafDifference) -> str:
+def _leaf_difference(found: reports.LeafDifference) -> str:
     if not found.differing:
         return f"{found.path} is {found.got} instead of {found.recorded}"
     return (
@@ -103,7 +103,7 @@ def _leaf_difference(found: verdicts.LeafDifference) -> str:
     )
 
 
-def _incomparable(found: verdicts.Incomparable) -> str:
+def _incomparable(found: reports.Incomparable) -> str:
     if not found.type_name:
         return f"{found.path} has no value on the tape, only a dtype and a shape"
     if found.reason == BESIDE:
@@ -113,7 +113,7 @@ def _incomparable(found: verdicts.Incomparable) -> str:
     return f"{found.path} ({found.type_name}) cannot be described: {found.reason}"
 
 
-def _not_verified(found: verdicts.NotVerified) -> str:
+def _not_verified(found: reports.NotVerified) -> str:
     what = "not verified" if found.is_any else "nothing was compared"
     # A call that returned None was made for what it does, and a program that does nothing returns
     # None as well.
@@ -128,20 +128,20 @@ def _not_verified(found: verdicts.NotVerified) -> str:
     return f"{what}: {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
-def _other_exception(found: verdicts.OtherException) -> str:
+def _other_exception(found: reports.OtherException) -> str:
     if found.raised is None:
         return f"returned, instead of raising {found.recorded}"
     unknown = "" if found.is_known else ", a class that is not loaded here"
     return f"{found.raised}, instead of {found.recorded}{unknown}"
 
 
-def _arguments_unmade(found: verdicts.ArgumentsUnmade) -> str:
+def _arguments_unmade(found: reports.ArgumentsUnmade) -> str:
     pairs = zip(found.classes, found.reasons, strict=False)
     some = listed([f"{name} ({reason})" for name, reason in pairs])
     return f"not tried: its arguments hold objects that cannot be rebuilt: {some}"
 
 
-def _slow(found: verdicts.SlowCall) -> str:
+def _slow(found: reports.SlowCall) -> str:
     allowed = f"at most {_seconds(found.most)}"
     if found.times is not None:
         allowed += f", which is {found.times:g} times the recorded duration"
@@ -152,14 +152,14 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _doubted(found: verdicts.Doubted) -> str:
+def _doubted(found: reports.Doubted) -> str:
     synthetic = " (with synthetic arguments: the tape has no values)" * found.is_synthetic
     missing = f"; the call has {found.missing}" if found.missing else ""
     draws = "; the call draws random numbers" * found.draws
     return f"{found.why}{synthetic}{missing}{draws}"
 
 
-def _some_calls(note: verdicts.SomeCalls) -> str:
+def _some_calls(note: reports.SomeCalls) -> str:
     if note.kind is CallsKind.RAISED:
         return left_out_note(note.count)
     calls = counted(note.count, "call")
@@ -176,20 +176,20 @@ def _some_calls(note: verdicts.SomeCalls) -> str:
     return f"{calls} {_CALLS[note.kind]}"
 
 
-def _calls_unmade(note: verdicts.CallsUnmade) -> str:
+def _calls_unmade(note: reports.CallsUnmade) -> str:
     verb = "was" if note.count == 1 else "were"
     advice = unmade_advice(dict(zip(note.classes, note.reasons, strict=False)))
     return f"{counted(note.count, 'call')} {verb} not tried: {advice}"
 
 
-def _parts_uncompared(note: verdicts.PartsUncompared) -> str:
+def _parts_uncompared(note: reports.PartsUncompared) -> str:
     what = "not on the tape, so compared in dtype and shape only"
     if note.is_omitted:
         what = "not compared, because the model does not return them"
     return f"{what}: {some_of(list(note.paths), 5)}"
 
 
-def _unsteady(note: verdicts.Unsteady) -> str:
+def _unsteady(note: reports.Unsteady) -> str:
     why = "the model is not deterministic (dropout, random numbers)"
     if note.generators:
         why = drawing(note.generators)
@@ -201,25 +201,25 @@ def _unsteady(note: verdicts.Unsteady) -> str:
 
 WORDS: dict[type[Fact], Any] = {
     VariantVerdict: lambda found: f"{found.scope}: {printable(found.variant)}: {_new_calls(found)}",
-    verdicts.ElementDifference: "recorded {recorded}, got {got}",
-    verdicts.LeafDifference: _leaf_difference,
-    verdicts.OtherOutputs: _other_outputs,
-    verdicts.Incomparable: _incomparable,
-    verdicts.NotVerified: _not_verified,
-    verdicts.NothingCompared: "no value was compared in any call: what came out is empty, or not a "
+    reports.ElementDifference: "recorded {recorded}, got {got}",
+    reports.LeafDifference: _leaf_difference,
+    reports.OtherOutputs: _other_outputs,
+    reports.Incomparable: _incomparable,
+    reports.NotVerified: _not_verified,
+    reports.NothingCompared: "no value was compared in any call: what came out is empty, or not a "
     "number",
-    verdicts.OtherException: _other_exception,
-    verdicts.NoOutputs: lambda found: (
+    reports.OtherException: _other_exception,
+    reports.NoOutputs: lambda found: (
         "its outputs are not on the tape" + (f" ({printable(found.why)})" if found.why else "")
     ),
-    verdicts.ArgumentsUnmade: _arguments_unmade,
-    verdicts.SlowCall: _slow,
-    verdicts.Doubted: _doubted,
-    verdicts.SomeCalls: _some_calls,
-    verdicts.CallsUnmade: _calls_unmade,
-    verdicts.PartsUncompared: _parts_uncompared,
-    verdicts.Unsteady: _unsteady,
-    verdicts.CorruptedTape: lambda note: (
+    reports.ArgumentsUnmade: _arguments_unmade,
+    reports.SlowCall: _slow,
+    reports.Doubted: _doubted,
+    reports.SomeCalls: _some_calls,
+    reports.CallsUnmade: _calls_unmade,
+    reports.PartsUncompared: _parts_uncompared,
+    reports.Unsteady: _unsteady,
+    reports.CorruptedTape: lambda note: (
         f"the tape is corrupted in {counted(note.places, 'place')}: the calls there were left out, "
         "or could not be tried"
     ),

@@ -36,10 +36,10 @@ from calltape_analyzer.arguments.sizings import (
     values_at,
 )
 from calltape_analyzer.exporting.session.observed_calls import measured
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import TimeUp
-from calltape_analyzer.programs.strategies import Attempt
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 

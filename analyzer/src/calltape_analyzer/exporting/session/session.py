@@ -26,7 +26,7 @@ from calltape_analyzer.comparison.comparing import (
     leaves_of,
     recorded_leaves,
 )
-from calltape_analyzer.comparison.verdicts import Against, Verdict
+from calltape_analyzer.comparison.reports import Against, Verdict
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session.budget import Budget, Probing
 from calltape_analyzer.exporting.session.observed_calls import (

@@ -27,7 +27,7 @@ from calltape_analyzer.comparison.comparing import (
     is_described,
     recorded_leaves,
 )
-from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.comparison.reports import Verdict
 from calltape_analyzer.exporting.session.budget import Cost, time_limit
 from calltape_analyzer.exporting.session.observed_calls import measured
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox, half_of_free

@@ -33,7 +33,7 @@ from calltape_analyzer.arguments.sizings import (
     values_at,
 )
 from calltape_analyzer.comparison.judging import judge
-from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.comparison.reports import Verdict
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import (
     UnseenRun,
@@ -44,6 +44,7 @@ from calltape_analyzer.exporting.session.unseen_runs import (
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.dispatch import ProgramRun
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.notes import (
@@ -62,9 +63,9 @@ from calltape_analyzer.programs.reasons import (
     NotTried,
     PointsInto,
     RaisedType,
+    Strategy,
     Why,
 )
-from calltape_analyzer.programs.strategies import Attempt, RowOutcome, Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import Fixed, VariantFacts, ZeroSizes
 
