@@ -57,7 +57,7 @@ def _switch_off(fix: Any) -> None:
     instead = {
         "OpenOperators": nullcontext,
         "SymbolicSet": set,
-        "demand_assertions": lambda exported: None,
+        "require_assertions": lambda exported: None,
         "known_max": max,
         "known_min": min,
         "never_empty": lambda wanted: nullcontext(fix.NotEmpty()),

@@ -47,9 +47,9 @@ SEARCHED = (
     "cli/exports.py", "cli/replays.py",
 )  # fmt: skip
 READ = frozenset({
-    "advice", "cause", "doubt", "error", "fact", "found_error", "lack", "message", "missing",
-    "note", "notes", "reason", "reasons", "refusal", "rejection", "remark", "remarks", "said",
-    "summary", "told", "untried", "unverified", "what", "why", "words",
+    "advice", "all_notes", "cause", "doubt", "error", "fact", "found_error", "lack", "message",
+    "missing", "note", "notes", "reason", "reasons", "refusal", "rejection", "remark", "remarks",
+    "said", "summary", "untried", "unverified", "what", "why", "words",
 })  # fmt: skip
 """What holds facts, or sentences."""
 METHODS = frozenset({
@@ -231,7 +231,7 @@ def test_reading_is_found(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "return note in self.told",
+        "return note in self.all_notes",
         "return isinstance(reason, SharesMemory)",
         "return ErrorKind.INDEX in cause.kinds",
         "return reason is None or attempt.strategy is Strategy.PLAIN",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.programs.untrusted_files import read_json, read_regular, told_of
+from calltape_analyzer.programs.untrusted_files import as_tape_errors, read_json, read_regular
 from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
@@ -113,7 +113,7 @@ def read_safetensors_folder(
     known = new_manifest()
     described = folder / _MANIFEST
     if os.path.lexists(described):
-        with told_of(described, "the manifest"):
+        with as_tape_errors(described, "the manifest"):
             known = decode_manifest(seal_envelope(pack(_read_json(described))))
     # Its history says which form the calls came from.
     step = Step(
@@ -127,7 +127,7 @@ def read_safetensors_folder(
     manifest = known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
     with NewTape(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
-            with told_of(f"{stem}.*", "the call"):
+            with as_tape_errors(f"{stem}.*", "the call"):
                 _add(writer, number, stem, manifest.tape)
         writer.seal(
             coverage_of_numbers(max(calls) + 1, writer.calls, DropReason.NOT_GIVEN, at_least=True)

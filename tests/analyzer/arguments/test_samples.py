@@ -19,7 +19,7 @@ from calltape_analyzer.arguments.samples import (
     sample_in,
 )
 from calltape_analyzer.arguments.sizings import sizings_unseen
-from calltape_analyzer.arguments.value_rules import made_up
+from calltape_analyzer.arguments.value_rules import synthetic
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import Span, value_in
 from calltape_analyzer.variants.alternatives import can_merge, merged
@@ -98,7 +98,7 @@ def test_every_dtype_can_be_tiled_and_made_up(tmp_path: Path, dtype: torch.dtype
     made = resized(sample_at(tape, variant, 0), variant.facts, 0, [5]).tensors[0]
     assert made.dtype == dtype
     assert made.to(torch.complex64).tolist() == [0, 1, 0, 1, 0]
-    assert made_up((4,), dtype).dtype == dtype
+    assert synthetic((4,), dtype).dtype == dtype
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
@@ -124,18 +124,18 @@ def test_what_has_no_element_to_tile_is_made_up_in_its_range(tmp_path: Path) -> 
 @with_values(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_made_up_ints_are_in_their_range(one: int, other: int) -> None:
     span = Span(min(one, other), max(one, other))
-    made = made_up((50,), torch.int64, span)
+    made = synthetic((50,), torch.int64, span)
     assert made.min() >= min(span.min, 2**63 - 2)
     assert made.max() <= span.max
 
 
 def test_made_up_values_are_the_same_each_time_and_differ_by_place() -> None:
-    one = made_up((5,), torch.float32, seed="x")
-    assert torch.equal(one, made_up((5,), torch.float32, seed="x"))
-    assert not torch.equal(one, made_up((5,), torch.float32, seed="y"))
-    assert set(made_up((50,), torch.int64).tolist()) == {0, 1}
-    assert made_up((3,), torch.bool).all()
-    assert torch.isfinite(made_up((99,), torch.float16)).all()
+    one = synthetic((5,), torch.float32, seed="x")
+    assert torch.equal(one, synthetic((5,), torch.float32, seed="x"))
+    assert not torch.equal(one, synthetic((5,), torch.float32, seed="y"))
+    assert set(synthetic((50,), torch.int64).tolist()) == {0, 1}
+    assert synthetic((3,), torch.bool).all()
+    assert torch.isfinite(synthetic((99,), torch.float16)).all()
 
 
 def test_a_tape_of_shapes_gives_values_in_their_recorded_range(tmp_path: Path) -> None:

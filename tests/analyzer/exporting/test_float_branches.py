@@ -14,8 +14,8 @@ from torch import Tensor
 from calltape_analyzer import export, load_programs
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import (
-    demand_assertions,
     kept_assertions,
+    require_assertions,
 )
 from calltape_analyzer.exporting.torch_fixes.python_values import real_values
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
@@ -187,9 +187,9 @@ def traced(model: Model, given: Call) -> Any:
 def test_a_program_without_an_assertion_of_its_trace_is_none(tmp_path: Path) -> None:
     model = Branching(QUESTIONS["above"])
     with pytest.raises(RuntimeError, match=r"leaves an assertion out of the program, zuf0 <= 0\.5"):
-        demand_assertions(traced(model, MORE_LOW))  # torch's own way
+        require_assertions(traced(model, MORE_LOW))  # torch's own way
     with kept_assertions():
-        demand_assertions(traced(model, MORE_LOW))
+        require_assertions(traced(model, MORE_LOW))
 
 
 def test_without_the_passes_the_search_goes_on(

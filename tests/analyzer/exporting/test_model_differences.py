@@ -181,7 +181,7 @@ class Rounding(Model):
 
 
 def notes(programs) -> str:
-    return "\n".join(str(note) for p in programs.values() for note in p.told)
+    return "\n".join(str(note) for p in programs.values() for note in p.all_notes)
 
 
 @pytest.mark.integration

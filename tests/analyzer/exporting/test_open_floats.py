@@ -135,7 +135,7 @@ def test_texts_and_floats_together_are_constants(tmp_path: Path) -> None:
            enumerate([(2.5, "times"), (3.5, "plus"), (4.5, "times")])]  # fmt: skip
     programs = made(tmp_path, Both(), own)
     assert not any(isinstance(n, OpenFloats | ConstantTexts) for p in programs.values()
-                   for n in p.told)  # fmt: skip
+                   for n in p.all_notes)  # fmt: skip
 
 
 def test_saved_programs_take_any_float(tmp_path: Path) -> None:

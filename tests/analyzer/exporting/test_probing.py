@@ -70,7 +70,9 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     recorded, programs = probed(tmp_path, module, calls)
     assert recorded < module.largest <= 4 * recorded
     assert sum(attempt.probed for attempt in programs.attempts) > 0
-    (note,) = {str(note) for p in programs.values() for note in p.told if isinstance(note, Probed)}
+    (note,) = {
+        str(note) for p in programs.values() for note in p.all_notes if isinstance(note, Probed)
+    }
     assert "none more than 4 times as large (probe='near')" in note
 
 
@@ -85,9 +87,9 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
 )
 def test_what_came_of_unseen_sizes_is_told(counts: dict[str, int], words: str) -> None:
     attempt = Attempt(variant="main", strategy=Strategy.PLAIN, probed=9, **counts)
-    program = SimpleNamespace(variant=SimpleNamespace(symbols=[None]), told=[])
+    program = SimpleNamespace(variant=SimpleNamespace(symbols=[None]), all_notes=[])
     budget.Probing().note(program, attempt)  # type: ignore[arg-type]
-    (note,) = program.told
+    (note,) = program.all_notes
     assert note.is_remark is (attempt.agreed == 9)
     assert str(note).endswith(f"(probe='near'){words}")
 

@@ -81,7 +81,7 @@ def test_no_private_text_is_said(tmp_path: Path) -> None:
         programs(torch.randn(2, 4), prompt="my secret of fifty")
     said = [str(refused.value), report.table(), repr(programs)]
     said += [f"{a!r} {a.error} {a.remark}" for a in programs.attempts]
-    said += [f"{note!r} {note}" for program in programs.values() for note in program.told]
+    said += [f"{note!r} {note}" for program in programs.values() for note in program.all_notes]
     assert not [text for text in said if "secret" in text]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from calltape_analyzer.exporting.inspection.untraceable import asked_facts
+from calltape_analyzer.exporting.inspection.untraceable import queried_facts
 
 FILE = "test_asked_facts.py"
 
@@ -122,25 +122,25 @@ def of_function(x: Any) -> Any:
     ids=lambda one: type(one).__name__ if isinstance(one, torch.nn.Module) else "",
 )
 def test_a_question_is_found_at_its_line(model: Any, shown: str, text: str) -> None:
-    (fact,) = asked_facts(model)
+    (fact,) = queried_facts(model)
     lines, _ = inspect.findsource(type(model))
     assert text in lines[fact.line - 1]
     assert str(fact) == f"{shown} ({FILE}:{fact.line})"
 
 
 def test_the_method_that_is_called_is_searched() -> None:
-    assert asked_facts(OutOfReach()) == []
-    (fact,) = asked_facts(OutOfReach(), "load")
+    assert queried_facts(OutOfReach()) == []
+    (fact,) = queried_facts(OutOfReach(), "load")
     assert fact.name == "data_ptr"
 
 
 def test_a_function_of_a_model_of_functions() -> None:
     from calltape_analyzer.model.calls import as_module
 
-    found = [fact.name for fact in asked_facts(as_module(of_function))]
+    found = [fact.name for fact in queried_facts(as_module(of_function))]
     assert found == ["is_neg", "requires_grad"]
-    assert [fact.name for fact in asked_facts(of_function)] == found
+    assert [fact.name for fact in queried_facts(of_function)] == found
 
 
 def test_torch_s_own_code_does_not_count() -> None:
-    assert asked_facts(torch.nn.MultiheadAttention(4, 2)) == []
+    assert queried_facts(torch.nn.MultiheadAttention(4, 2)) == []

@@ -46,7 +46,7 @@ def test_all_generators_are_put_back() -> None:
     held = Holding()
     with generators_kept(held) as generators:
         first = drawn(held)
-        assert generators.moved() == ["random", "numpy.random", "torch", OF_NUMPY]
+        assert generators.drawn_from() == ["random", "numpy.random", "torch", OF_NUMPY]
     assert drawn(held) == first
 
 
@@ -63,7 +63,7 @@ def test_another_state_gives_other_numbers() -> None:
 def test_nothing_moves_unless_somebody_draws() -> None:
     generators = Generators(Holding())
     torch.zeros(3)
-    assert generators.moved() == []
+    assert generators.drawn_from() == []
 
 
 @pytest.mark.filterwarnings("error")
@@ -76,7 +76,7 @@ def test_a_numpy_state_that_is_no_mersenne_twister() -> None:
     try:
         with generators_kept(held) as generators:
             first = drawn(held)
-            assert generators.moved() == ["random", OF_NUMPY, "torch"]
+            assert generators.drawn_from() == ["random", OF_NUMPY, "torch"]
         with generators_kept(held):
             reseed(held)
             other = drawn(held)

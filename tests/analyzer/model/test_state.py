@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportError, export, load_programs, open_tape, replay
-from calltape_analyzer.model.state import apart_from, unchanged
+from calltape_analyzer.model.state import copied_from_state, unchanged
 from calltape_analyzer.programs.notes import ServesOnly, StateKept, StateLost
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
@@ -610,6 +610,6 @@ def test_a_result_that_shares_memory_with_a_buffer_through_numpy_is_set_apart() 
 
     model = Counting()
     with unchanged(model):
-        leaves = apart_from(model, {"out": model()})
+        leaves = copied_from_state(model, {"out": model()})
     assert leaves["out"].tolist() == [1, 1, 1]
     assert model.count.tolist() == [0, 0, 0]

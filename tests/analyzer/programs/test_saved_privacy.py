@@ -89,7 +89,7 @@ def saved(tape: Tape, model: Model, folder: Path, *, withheld: bool) -> list[byt
     programs = export(tape, model)
     programs.save(folder)
     said = [repr(programs), programs.verify().table(), *programs]
-    said += [repr(note) for program in programs.values() for note in program.told]
+    said += [repr(note) for program in programs.values() for note in program.all_notes]
     said += [f"{attempt!r} {attempt.what}" for attempt in programs.attempts]
     return [*pieces(folder), *(text.encode() for text in said)]
 

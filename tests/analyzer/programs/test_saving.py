@@ -130,7 +130,7 @@ def test_attempts_of_a_stranger_are_bounded(tmp_path: Path, field: str, value: A
 
 
 def test_more_facts_than_any_export_has_are_not_read(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_text('{"told": [' + "{}, " * 500_000 + "{}]}")
+    (tmp_path / MANIFEST).write_text('{"notes": [' + "{}, " * 500_000 + "{}]}")
     with pytest.raises(TapeError, match="more than 500,000 maps") as limited:
         load_programs(tmp_path, trusted=True)
     assert limited.value.kind == "limit"

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from calltape_analyzer import NoVariant, TapeError, check, export, load_programs, open_tape, replay
-from calltape_analyzer.programs.exported_model import demand_torch, write_numbers
+from calltape_analyzer.programs.exported_model import require_torch, write_numbers
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
 from tests.analyzer.exporting.models import Model, t
@@ -80,7 +80,7 @@ def test_tapes_and_models_are_read_and_run_with_any_torch(tape_file: Path) -> No
 def test_too_old(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(TapeError, match="exported programs need"):
-        demand_torch()
+        require_torch()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_too_old(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_new_enough(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
-    demand_torch()
+    require_torch()
 
 
 _NUMBERS = [

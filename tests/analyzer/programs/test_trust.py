@@ -21,8 +21,8 @@ from calltape_analyzer.programs.manifest import MANIFEST
 from calltape_analyzer.programs.onnx_model import (
     CHECKS,
     COMPLEX_OUTPUTS,
+    check_assertions,
     complex_outputs,
-    demand,
 )
 from calltape_analyzer.programs.untrusted_files import digest_of
 from calltape_recorder import record
@@ -311,4 +311,4 @@ def test_a_pt2_is_one_whatever_the_case_of_its_name() -> None:
 def test_metadata_of_a_stranger_says_nothing(text: str) -> None:
     assert complex_outputs({COMPLEX_OUTPUTS: text}) == frozenset()
     with pytest.raises(ConditionError):
-        demand([True, False], {CHECKS: text})
+        check_assertions([True, False], {CHECKS: text})

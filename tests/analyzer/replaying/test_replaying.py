@@ -142,7 +142,7 @@ def test_target_with_other_weights_is_found_out(
     target = make(other, own, tmp_path)
     generators = Generators()
     report = replay(tape, target, trusted=True)
-    assert generators.moved() == []  # a call that failed is asked again with another seed
+    assert generators.drawn_from() == []  # a call that failed is asked again with another seed
     assert not report.ok
     assert [row.ok for row in report] == [False] * 3
     assert all("y" in str(row.error) for row in report)

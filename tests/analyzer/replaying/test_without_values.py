@@ -133,7 +133,7 @@ def test_a_made_up_tensor_is_bounded(tmp_path: Path) -> None:
     manifest = open_tape(path)
     # The leaf says "meta": what has no value was passed.
     assert manifest.calls[0].record.inputs.facts()[0].device == "meta"
-    assert complete_inputs(manifest.calls[0]).made_up == 0
+    assert complete_inputs(manifest.calls[0]).synthetic == 0
 
 
 def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.value_rules import ValueRule, fit_offsets, made_up_leaf, tiled
+from calltape_analyzer.arguments.value_rules import ValueRule, fit_offsets, synthetic_leaf, tiled
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.contexts import Context
@@ -47,7 +47,7 @@ __all__ = [
     "complete_inputs",
     "completed",
     "facts_of_tensors",
-    "has_made_up",
+    "has_synthetic_values",
     "in_variant",
     "nudged",
     "recorded_sample",
@@ -162,7 +162,7 @@ def _fill_in(
     check_tensors(room, [tensors[i] for i in lacking], [facts[i].shape for i in lacking])
     for leaf, seed in lacking.items():
         dtype = tensors[leaf].dtype
-        tensors[leaf] = made_up_leaf(facts[leaf], dtype, spans.get(leaf), seed)
+        tensors[leaf] = synthetic_leaf(facts[leaf], dtype, spans.get(leaf), seed)
     place_together(facts, tensors, lacking)
 
 
@@ -387,13 +387,13 @@ class CompleteInputs(NamedTuple):
 
     Attributes:
         args, kwargs: as they were passed.
-        made_up: how many of their values are not the recorded ones.
+        synthetic: how many of their values are not the recorded ones.
         laid_out: how many of their tensors were made contiguous.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    made_up: int
+    synthetic: int
     laid_out: int = 0
 
 
@@ -426,8 +426,8 @@ def complete_inputs(
     }
     scalars = list(tree.scalars)
     root = _StandIns(scalars, room).within(tree.spec().root)
-    made_up = len(lacking) + len(scalars) - len(tree.scalars)
-    if not made_up and not are_contiguous and not any(map(has_flags, facts)):
+    synthetic = len(lacking) + len(scalars) - len(tree.scalars)
+    if not synthetic and not are_contiguous and not any(map(has_flags, facts)):
         return CompleteInputs(*call.inputs_on(device), 0)
     tensors = {leaf: call.tensor("inputs", leaf) for leaf in range(len(facts))}
     _fill_in(tree, tensors, lacking, room)
@@ -448,10 +448,10 @@ def complete_inputs(
     else:
         tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
     args, kwargs = call.build("inputs", root, tensors, scalars)
-    return CompleteInputs(args, kwargs, made_up, len(spread))
+    return CompleteInputs(args, kwargs, synthetic, len(spread))
 
 
-def has_made_up(call: Call) -> bool:
+def has_synthetic_values(call: Call) -> bool:
     """Whether the tape lacks the value of an argument, so that it is made up. A tensor that was on
     the meta device when the model was called never had one."""
     tree = call.record.inputs

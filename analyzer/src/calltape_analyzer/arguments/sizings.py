@@ -31,7 +31,6 @@ __all__ = [
     "Bound",
     "Sizing",
     "elements_at",
-    "followed",
     "is_batch",
     "is_between",
     "is_part_way",
@@ -51,6 +50,7 @@ __all__ = [
     "sizings_unseen",
     "sizings_with_zero",
     "values_at",
+    "with_relations",
 ]
 
 GROWTH = 4
@@ -275,8 +275,8 @@ def _moved(
     choices: Iterable[Mapping[int, int]],
     values: Sequence[int] | None = None,
 ) -> list[Sizing]:
-    """The sizes of a row with other values of free symbols, without those that :func:`followed`
-    rejects.
+    """The sizes of a row with other values of free symbols, without those that
+    :func:`with_relations` rejects.
 
     Args:
         variant: any.
@@ -285,7 +285,7 @@ def _moved(
         values: of all symbols; by default those of the row.
     """
     before = values_at(variant, row) if values is None else values
-    made = (followed(variant.symbols, before, choice) for choice in choices)
+    made = (with_relations(variant.symbols, before, choice) for choice in choices)
     return [Sizing(row, one, True) for one in made if one is not None]
 
 
@@ -315,7 +315,7 @@ def row_at(variant: VariantFacts, sizing: Sizing) -> SizeRow:
     return resized_row(variant, sizing.row, sizing.values)
 
 
-def followed(
+def with_relations(
     symbols: Sequence[Symbol], values: Sequence[int], moved: Mapping[int, int]
 ) -> tuple[int, ...] | None:
     """Values of all symbols, if free ones get new values and the others follow; None if a value
@@ -397,7 +397,7 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
     for step in islice(_steps(len(moving)), _MAX_TRIED):
         units = ((i, by, variant.symbols[i].unit) for i, by in zip(moving, step, strict=True))
         moved = {i: (-(-max(values[i], 2) // unit) + by) * unit for i, by, unit in units}
-        completed = followed(variant.symbols, values, moved)
+        completed = with_relations(variant.symbols, values, moved)
         if completed is None or _unfit(completed):
             continue
         sizing = Sizing(row, completed, True)

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ValueRule",
     "fit_offsets",
-    "made_up",
-    "made_up_leaf",
     "share_offsets",
+    "synthetic",
+    "synthetic_leaf",
     "tiled",
     "value_rules",
 ]
@@ -63,7 +63,7 @@ _DRAWN = 1_048_573
 """Elements that are drawn at most. A prime: so rows of a large tensor do not become equal."""
 
 
-def made_up(
+def synthetic(
     shape: Sequence[int], dtype: torch.dtype, span: Span | None = None, *, seed: str = ""
 ) -> torch.Tensor:
     """A tensor of made-up values, the same for the same arguments: ints within ``span`` (0 and 1
@@ -91,18 +91,20 @@ def made_up(
     return _repeat(torch.randint(low, high + 1, (many,), generator=generator), made)
 
 
-def made_up_leaf(leaf: Leaf, dtype: torch.dtype, span: Span | None, seed: str) -> torch.Tensor:
+def synthetic_leaf(leaf: Leaf, dtype: torch.dtype, span: Span | None, seed: str) -> torch.Tensor:
     """A tensor of made-up values in place of a leaf that the tape does not have, laid out like it.
 
     Args:
         leaf: its facts.
         dtype: of it.
-        span, seed: as for :func:`made_up`.
+        span, seed: as for :func:`synthetic`.
 
     Raises:
         InferenceError: torch has no such tensor.
     """
-    made = relaid(made_up(leaf.shape, dtype, span, seed=seed), place_of_leaf(leaf, dtype.itemsize))
+    made = relaid(
+        synthetic(leaf.shape, dtype, span, seed=seed), place_of_leaf(leaf, dtype.itemsize)
+    )
     wants = leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex)
     return made.requires_grad_(wants)
 
@@ -126,7 +128,7 @@ def tiled(
     Args:
         tensor: any.
         shape: the new sizes.
-        span, seed: as for :func:`made_up`, if there is nothing to repeat.
+        span, seed: as for :func:`synthetic`, if there is nothing to repeat.
         salt: another text moves the floats in another way.
 
     Raises:
@@ -139,7 +141,7 @@ def tiled(
     if tensor.numel() == 0:
         if not math.prod(shape):
             return cast("torch.Tensor", zeros(shape, tensor.dtype))
-        return made_up(shape, tensor.dtype, span, seed=seed)
+        return synthetic(shape, tensor.dtype, span, seed=seed)
     plain = as_numbers(tensor)
     for axis, size in enumerate(shape):
         if size != plain.shape[axis]:

@@ -201,7 +201,7 @@ def _document(programs: Programs, report: Report, out: Path | None) -> dict[str,
     return {
         "programs": list(programs),
         "missing": plain(programs.missing),
-        "notes": plain(programs.told),
+        "notes": plain(programs.all_notes),
         "verdicts": plain(programs.verdicts),
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),

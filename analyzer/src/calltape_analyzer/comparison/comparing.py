@@ -308,16 +308,16 @@ def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-def what_to_compare(expected: Mapping[str, Any], made_up: bool) -> Against:
+def what_to_compare(expected: Mapping[str, Any], synthetic: bool) -> Against:
     """What a result can be compared with.
 
     Args:
         expected: what was recorded.
-        made_up: whether some of the arguments are not the recorded ones. Then no value that comes
+        synthetic: whether some of the arguments are not the recorded ones. Then no value that comes
             out need be the recorded one.
     """
     withheld = without_value(expected)
-    if made_up or (withheld and len(withheld) == len(expected)):
+    if synthetic or (withheld and len(withheld) == len(expected)):
         return "shapes"
     return "part" if withheld else "tape"
 

@@ -202,7 +202,7 @@ class Run(ABC):
     @abstractmethod
     def run(self) -> Any: ...
 
-    def known(self, call: Call, tolerances: Tolerances) -> Verdict | None:
+    def cached_verdict(self, call: Call, tolerances: Tolerances) -> Verdict | None:
         """The verdict, if the call was run and compared before and nothing has changed since."""
         return None
 
@@ -323,7 +323,7 @@ def _doubted(verdict: Verdict, run: Run) -> Verdict:
     is_doubtful = run.is_synthetic or run.missing or run.draws
     if verdict.error is None or not is_doubtful:
         return verdict
-    found = verdict.but(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
+    found = verdict.with_error(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
     return found.model_copy(update={"against": "nothing"}) if run.missing else found
 
 
@@ -393,7 +393,7 @@ class Judge:
     _unmade: dict[str, str] = field(default_factory=dict)
     _untried: int = 0
     _unsteady: Unsteady | None = None
-    _was_asked: bool = False
+    _was_checked: bool = False
 
     def row(self, call: Call) -> ReportRow:
         """What came of one call."""
@@ -430,7 +430,7 @@ class Judge:
             error = ArgumentsUnmade(tuple(run.unmade), tuple(run.unmade.values()))
             return Verdict(error=error, against="nothing")
         may_be_known = self.expect == "recorded" and self.bound is None
-        known = run.known(call, self.tolerances) if may_be_known else None
+        known = run.cached_verdict(call, self.tolerances) if may_be_known else None
         verdict = known or judge(call, run, self.tolerances, self.expect)
         verdict = self.runner.reconsidered(call, run, verdict)
         self._note(call, run, verdict)
@@ -439,7 +439,7 @@ class Judge:
             if self.outcomes is not None and self.runner.raises_as_recorded:
                 self.outcomes(call, run.result, run.raised)
             if verdict.against in ("tape", "part") and run.raised is None:
-                self._ask_again(call, run)
+                self._check_steadiness(call, run)
         return verdict
 
     def _note(self, call: Call, run: Run, verdict: Verdict) -> None:
@@ -456,11 +456,11 @@ class Judge:
         self._omitted |= run.returned.omitted
         self._withheld |= run.withheld
 
-    def _ask_again(self, call: Call, run: Run) -> None:
+    def _check_steadiness(self, call: Call, run: Run) -> None:
         """Whether the target gives other values each time: it is asked once per report."""
-        if self._was_asked or not self.runner.may_vary:
+        if self._was_checked or not self.runner.may_vary:
             return
-        self._was_asked = True
+        self._was_checked = True
         from calltape_analyzer.model.randomness import Generators, reseed
 
         try:
@@ -469,7 +469,7 @@ class Judge:
                 reseed(self.runner.module)
                 generators = Generators(self.runner.module)
                 again = second.leaves(second.start())
-                moved = generators.moved()
+                moved = generators.drawn_from()
                 leaves = run.returned.leaves
                 found = compared(leaves, again.leaves, self.tolerances, again.omitted)
         except _FAILURES:
@@ -490,7 +490,7 @@ class Judge:
                     again.start()
             seconds, runs = min(seconds, again.seconds), runs + 1
         slow = self.bound.exceeded(call, seconds, runs) if verdict.ok else None
-        return (verdict if slow is None else verdict.but(slow)), seconds
+        return (verdict if slow is None else verdict.with_error(slow)), seconds
 
     def notes(self) -> Iterator[Note]:
         """What a reader of the report should know of all calls together."""

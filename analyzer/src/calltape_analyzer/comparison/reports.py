@@ -267,17 +267,17 @@ class Verdict(BaseModel):
         """The first parts that could not be compared, if nothing differs."""
         return self.error.first if isinstance(self.error, NotVerified) else ()
 
-    def but(self, error: Fact) -> Self:
+    def with_error(self, error: Fact) -> Self:
         """It with another error."""
         return self.model_copy(update={"error": error})
 
-    def without(self, parts: Sequence[Fact]) -> Self:
+    def with_uncompared(self, parts: Sequence[Fact]) -> Self:
         """It with more parts that should be the same, and could not be compared."""
         if not parts or not self.agrees:
             return self
         known = self.error if isinstance(self.error, NotVerified) else NotVerified((), 0)
         every = NotVerified.of((*known.first, *parts))
-        return self.but(replace(every, total=known.total + len(parts)))
+        return self.with_error(replace(every, total=known.total + len(parts)))
 
 
 class CallsKind(Enum):
@@ -397,7 +397,7 @@ class Report(BaseModel, Shown):
         """If nothing was compared in any call, no row is ok: any model would give this."""
         if not self.has_compared:
             nothing = NothingCompared()
-            self.rows = [row.but(nothing) if row.ok else row for row in self.rows]
+            self.rows = [row.with_error(nothing) if row.ok else row for row in self.rows]
 
     def __iter__(self) -> Iterator[ReportRow]:  # type: ignore[override]
         return iter(self.rows)

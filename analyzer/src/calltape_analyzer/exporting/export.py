@@ -24,7 +24,7 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.programs.exported_model import ExportedModel, demand_torch
+from calltape_analyzer.programs.exported_model import ExportedModel, require_torch
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import Strategy, stopped_by
@@ -131,7 +131,7 @@ def export(
         UsageError: for a module without the recorded method, or a format that does not exist; or
             torch is older than 2.12.
     """
-    demand_torch()
+    require_torch()
     check_tape(tape, "export")
     if to not in ("torch", "onnx"):
         raise UsageError(f"to={to!r}", advice="pass 'torch' or 'onnx'")
@@ -264,20 +264,20 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
             hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
         elif tape.target is not None and tape.target.outside and was_traced:
             hint = f"; {outside_words(tape.target.outside)}"
-        told = f"nothing could be exported: {reasons}{hint}"
-        raise ExportError(told, exporter.attempts, missing=search.missing)
+        error = f"nothing could be exported: {reasons}{hint}"
+        raise ExportError(error, exporter.attempts, missing=search.missing)
     for program in search.programs:
         if program.plan.context.training:
             program.note(TracedInTraining())
     is_training = getattr(exporter.session.module, "training", False)
     if is_training and False in exporter.session.sorter.training_modes:
-        search.told.append(ModelInTraining())
+        search.all_notes.append(ModelInTraining())
     return Programs(
         search.programs,
         exporter.session.sorter,
         attempts=exporter.attempts,
         missing=search.missing,
-        told=search.told,
+        all_notes=search.all_notes,
         verdicts=search.verdicts,
         reference=exporter.session,
         tape=tape,

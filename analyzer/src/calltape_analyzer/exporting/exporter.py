@@ -47,7 +47,7 @@ from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, Trace
 from calltape_analyzer.facts import Note
 from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.model.calls import eager
-from calltape_analyzer.model.state import apart_from
+from calltape_analyzer.model.state import copied_from_state
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt
@@ -421,7 +421,7 @@ def harmless_loops(session: Session, variant: VariantFacts) -> frozenset[Line]:
         plan, sample = session.planned(variant, sizing)
         with session.undisturbed():
             value = eager(session.entry, plan, sample.cloned(), session.classes, session.device)
-            leaves = apart_from(session.module, leaves_of(value))
+            leaves = copied_from_state(session.module, leaves_of(value))
             buffers = session.module.named_buffers()
             return {**leaves, **{f"buffer {name}": one.clone() for name, one in buffers}}
 

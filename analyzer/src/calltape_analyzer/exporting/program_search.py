@@ -22,8 +22,8 @@ from calltape_analyzer.exporting.inspection.arguments import (
     strides_read,
 )
 from calltape_analyzer.exporting.inspection.untraceable import (
-    asked_facts,
     drawn_by_python,
+    queried_facts,
     why_untraceable,
 )
 from calltape_analyzer.exporting.session.model_differences import (
@@ -92,7 +92,7 @@ class ProgramSearch:
         gaps: by name, which variants, or some of their sizes or values, have no program, and why.
         verdicts: which new calls of each variant will be served.
         untraceable: the names of variants that cannot be traced, or whose state no program keeps.
-        told: notes and remarks about the export as a whole.
+        all_notes: notes and remarks about the export as a whole.
     """
 
     tape: Tape
@@ -101,7 +101,7 @@ class ProgramSearch:
     gaps: dict[str, Gap] = field(default_factory=dict)
     verdicts: list[VariantVerdict] = field(default_factory=list)
     untraceable: set[str] = field(default_factory=set)
-    told: list[Note] = field(default_factory=list)
+    all_notes: list[Note] = field(default_factory=list)
     _aliases: ModelAliases = field(default_factory=lambda: ModelAliases({}, {}))
     _hidden_state: dict[CallRef, Fact | None] = field(default_factory=dict)
     _differences: dict[CallRef, Fact] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class ProgramSearch:
         return {name: gap.reason for name, gap in self.gaps.items()}
 
     def run(self, *, merging: bool) -> None:
-        """Fills ``programs``, ``gaps``, ``verdicts`` and ``told``.
+        """Fills ``programs``, ``gaps``, ``verdicts`` and ``all_notes``.
 
         Args:
             merging: whether one program may serve a prefill and its decode steps.
@@ -137,13 +137,13 @@ class ProgramSearch:
         self._leave_out_lost()
         for program in self.programs:
             program.reject_aliases(self._aliases.matter)
-        self.told += (notes.OwnTensor(*one) for one in self._aliases.matter.items())
-        self.told += merged.notes
+        self.all_notes += (notes.OwnTensor(*one) for one in self._aliases.matter.items())
+        self.all_notes += merged.notes
         known = sorted(self.exporter.session.differences.items())
         differences = {call: difference for call, difference in known if difference is not None}
         if differences and self.programs:
             # Programs reject the sizes of these calls, because more than these may differ.
-            self.told.append(self._other_model(differences))
+            self.all_notes.append(self._other_model(differences))
         self._note_strides(variants)
         self._drop_served_gaps()
         self.verdicts = verdicts_on(variants, self.programs, [*self.gaps.values()])
@@ -172,7 +172,7 @@ class ProgramSearch:
         read = self.exporter.session.sorter.layout_paths
         names = sorted(name for name, found in strides.items() if len(found) > 1)
         if unread := [name for name in names if name not in read]:
-            self.told.append(notes.SeveralLayouts(tuple(unread)))
+            self.all_notes.append(notes.SeveralLayouts(tuple(unread)))
 
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. Calls that differ in what the model reads besides values (the
@@ -190,7 +190,7 @@ class ProgramSearch:
         if modes := modes_read(session, self._traceable(variants)):
             session.sorter.separate_by(modes)
             variants = self._sorted()
-            self.told.append(notes.AskedModes(tuple(sorted(modes))))
+            self.all_notes.append(notes.AskedModes(tuple(sorted(modes))))
         seconds = session.budget.within(session.probing.seconds)
         if unshared := sharing_unread(session, self._traceable(variants), seconds):
             session.sorter.ignore_sharing(unshared)
@@ -198,11 +198,11 @@ class ProgramSearch:
         if ordered := key_orders_read(session, self._traceable(variants), seconds):
             session.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
-            self.told.append(notes.KeyOrders(tuple(sorted(ordered))))
+            self.all_notes.append(notes.KeyOrders(tuple(sorted(ordered))))
         traceable = self._traceable(variants)
         laid_out = strides_read(session, traceable, self.tape.calls, seconds)
         self._aliases = aliases_read(session, traceable, seconds)
-        self.told += session.unanswered
+        self.all_notes += session.unanswered
         if self._aliases.recorded:
             path, (number, name) = next(iter(self._aliases.recorded.items()))
             raise ExportError(
@@ -213,11 +213,11 @@ class ProgramSearch:
         if laid_out:
             session.sorter.separate_by(layout_paths=laid_out)
             variants = self._sorted()
-            self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
-        queried = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
+            self.all_notes.append(notes.StridesRead(tuple(sorted(laid_out))))
+        queried = queried_facts(session.module, getattr(session.entry, "__name__", "forward"))
         if queried:
             self._queries = tuple(map(str, queried))
-            self.told.append(notes.AskedFacts(self._queries))
+            self.all_notes.append(notes.AskedFacts(self._queries))
         # Last, because what the model reads of its arguments may be why its results differ.
         self._expect_recorded_model(self._traceable(variants))
         return variants
@@ -301,7 +301,7 @@ class ProgramSearch:
         if reason is None:
             drawn = drawn_by_python(session, variant)
             if isinstance(drawn, Note):
-                self.told += [drawn] if drawn not in self.told else []
+                self.all_notes += [drawn] if drawn not in self.all_notes else []
             else:
                 reason = drawn
         if reason is None:
@@ -378,7 +378,7 @@ class ProgramSearch:
                 left = rest
                 continue
             if made or len(good) < len(left):
-                outcome.program.told.append(notes.ServesSome(len(good), len(variant.rows)))
+                outcome.program.all_notes.append(notes.ServesSome(len(good), len(variant.rows)))
             is_tried = outcome.attempt.probed > 0 and not outcome.attempt.agreed
             if is_tried and len(good) == 1 < len(variant.rows):
                 outcome.program.note(notes.OneSize())
@@ -572,7 +572,7 @@ class ProgramSearch:
                         break
                     self._add_gap(part, "values", self._reason(part.name, outcome))
                     continue
-                outcome.program.told.append(notes.ConstantTensor(str(where)))
+                outcome.program.all_notes.append(notes.ConstantTensor(str(where)))
                 made.append(outcome.program)
             if not made:
                 continue

@@ -39,8 +39,8 @@ from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_asse
 from calltape_analyzer.exporting.torch_fixes.hidden_tracing import hidden_tracing
 from calltape_analyzer.exporting.torch_fixes.integral_floats import integral_floats
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import (
-    demand_assertions,
     kept_assertions,
+    require_assertions,
 )
 from calltape_analyzer.exporting.torch_fixes.memory_formats import no_memory_formats
 from calltape_analyzer.exporting.torch_fixes.module_casts import unneeded_casts
@@ -392,9 +392,9 @@ def trace(
                 f"where a model writes to it ({failure_of(error)})"
             ) from error
     program.made_by = settings.strategy
-    program.told += [notes.EmptyAgrees()] if is_settled else []
+    program.all_notes += [notes.EmptyAgrees()] if is_settled else []
     program.returned = traced.result.returned
-    program.told += map(notes.Unwritten, traced.result.changed)
+    program.all_notes += map(notes.Unwritten, traced.result.changed)
     program.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
     program.note_state(dict.fromkeys(program.changed_state, ""))
     if settings.static and variant.symbols:
@@ -442,7 +442,7 @@ def _exported(
             dynamic_shapes=settings.shapes(plan, variant),
             **{"strict": False, **defer, **options},
         )
-        demand_assertions(exported)
+        require_assertions(exported)
     return exported, assumed
 
 

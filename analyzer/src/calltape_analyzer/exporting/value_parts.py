@@ -258,18 +258,18 @@ def serves_all_values(
     if len(known) < 2:
         call = session.find(served[0])
         others = _others_than(call, everywhere, session)
-        crossed = [_does_as_model(program, call, value, session) for value in others]
+        crossed = [_agrees_with_model(program, call, value, session) for value in others]
         if not crossed or not all(crossed):
             return False
         known |= {repr(value.values) for value in others}
     names = tuple(map(str, program.variant.group.varying))
     if program.variant.open_floats:
-        program.told.append(OpenFloats(names, len(known), len(everywhere)))
+        program.all_notes.append(OpenFloats(names, len(known), len(everywhere)))
         return True
     every = [one for value in everywhere for one in value.values.values()]
     lengths = [len(one) for one in every if isinstance(one, str | bytes)]
     extremes = min(lengths, default=None), max(lengths, default=None)
-    program.told.append(ConstantTexts(names, len(known), len(everywhere), *extremes))
+    program.all_notes.append(ConstantTexts(names, len(known), len(everywhere), *extremes))
     return True
 
 
@@ -284,7 +284,7 @@ def _others_than(call: Call, values: Sequence[ValueCalls], session: Session) -> 
     return list(islice(others, _MAX_CROSSED))
 
 
-def _does_as_model(program: Program, call: Call, value: ValueCalls, session: Session) -> bool:
+def _agrees_with_model(program: Program, call: Call, value: ValueCalls, session: Session) -> bool:
     """Whether a program returns what the model does for a recorded call that has, for its texts and
     floats, the values of another one."""
     try:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from calltape_analyzer.arguments.samples import recorded_sample, resized, resized_row
-from calltape_analyzer.arguments.sizings import followed
+from calltape_analyzer.arguments.sizings import with_relations
 from calltape_analyzer.arguments.value_rules import value_rules
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.minimising.changed_calls import ChangedCall
@@ -318,7 +318,7 @@ class _SizedCall:
             smallest_number(self._values[place], symbol.unit if symbol.varied else 1, enough)
 
     def _move(self, moved: dict[int, int]) -> bool:
-        made = followed(self._facts.symbols, self._values, moved)
+        made = with_relations(self._facts.symbols, self._values, moved)
         if made is None:
             return False
         self._before, self._values = self._values, made

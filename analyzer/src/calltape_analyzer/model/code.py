@@ -10,10 +10,10 @@ from contextlib import suppress
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from calltape_analyzer.model.randomness import held_generators
+from calltape_analyzer.model.randomness import generators_held_by
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["code_of", "held_by", "may_ask", "may_draw", "names_in"]
+__all__ = ["code_of", "functions_held_by", "may_draw", "modes_named", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -22,7 +22,7 @@ _ASKING: dict[Mode, frozenset[str]] = {
 """The names that code has that asks for a mode."""
 
 
-def may_ask(target: Any) -> frozenset[Mode]:
+def modes_named(target: Any) -> frozenset[Mode]:
     """The modes that the code of a model names: of its classes, and of the functions beside them
     or imported there. Torch's own code does not count."""
     names = set().union(*(names_in(function.__code__) for function in _functions_of(target)))
@@ -32,7 +32,7 @@ def may_ask(target: Any) -> frozenset[Mode]:
 def may_draw(target: Any) -> bool:
     """Whether a model may draw random numbers with Python or numpy: it holds a generator, or its
     code names one, or the modules that have them."""
-    if any(map(_is_generator, held_generators(target))):
+    if any(map(_is_generator, generators_held_by(target))):
         return True
     for function in _functions_of(target):
         names = names_in(function.__code__)
@@ -65,10 +65,10 @@ def _functions_of(target: Any) -> Iterator[FunctionType]:
         if id(function) not in known:
             known.add(id(function))
             yield function
-            waiting += held_by(function)
+            waiting += functions_held_by(function)
 
 
-def held_by(function: FunctionType) -> Iterator[FunctionType]:
+def functions_held_by(function: FunctionType) -> Iterator[FunctionType]:
     """The functions in the closure of another one: a decorator holds the one that it wraps."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # the cell is empty

@@ -19,8 +19,8 @@ __all__ = [
     "OF_NUMPY",
     "Generators",
     "Numbers",
+    "generators_held_by",
     "generators_kept",
-    "held_generators",
     "reseed",
     "set_python",
 ]
@@ -49,7 +49,7 @@ class Generators:
     def __init__(self, module: torch.nn.Module | None = None) -> None:
         self._kept = [_Kept(name, get, put, get()) for name, get, put in _accesses(module)]
 
-    def moved(self) -> list[str]:
+    def drawn_from(self) -> list[str]:
         """The generators that somebody drew from since: ``torch``, ``random``, ``numpy.random``,
         ``numpy.random.Generator``."""
         found = (one.owner for one in self._kept if not _is_same(one.state, one.get()))
@@ -76,7 +76,7 @@ def reseed(module: torch.nn.Module | None = None, seed: int = _SEED) -> None:
     """Gives all generators another state, which has nothing to do with the one before."""
     set_python(module, "others", seed)
     torch.manual_seed(seed)
-    for generator in held_generators(module):
+    for generator in generators_held_by(module):
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
 
@@ -121,7 +121,7 @@ def _accesses(
             generators += device.default_generators
     for one in generators:
         yield "torch", one.get_state, one.set_state
-    for one in held_generators(module):
+    for one in generators_held_by(module):
         if isinstance(one, torch.Generator):
             yield "torch", one.get_state, one.set_state
         elif isinstance(one, random.Random):
@@ -145,7 +145,7 @@ def _numpy_access(one: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any
     return OF_NUMPY, get, lambda state: one.random(3) if state is None else put(state)
 
 
-def held_generators(module: torch.nn.Module | None) -> Iterator[Any]:
+def generators_held_by(module: torch.nn.Module | None) -> Iterator[Any]:
     """The generators in the attributes of a module and its parts, and in the Python modules of
     these."""
     numpy = sys.modules.get("numpy")

@@ -25,7 +25,7 @@ from calltape_analyzer.pytree.caches import has_known_state
 from calltape_analyzer.pytree.memory import storage_of
 
 __all__ = [
-    "apart_from",
+    "copied_from_state",
     "in_words",
     "preserved",
     "unchanged",
@@ -450,7 +450,7 @@ def in_words(value: Any) -> str:
     return repr(value) if isinstance(value, bool | int | float) else ""
 
 
-def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, Any]:
+def copied_from_state(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The same leaves, with copies of the ones that are part of the model's state: to put the state
     back would change the result as well."""
     tensors: list[torch.Tensor | None] = []

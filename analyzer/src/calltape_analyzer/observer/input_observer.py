@@ -479,7 +479,7 @@ class _PeerRun(Run):
         return self.leaves(self.outputs).leaves, "tape"
 
     def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
-        return verdict.without(self.unknown)
+        return verdict.with_uncompared(self.unknown)
 
     def _relative(self, rtol: float) -> float:
         """The largest ``|a - b| / (|a| + rtol)``, as in ``torch.onnx.InputObserver``."""

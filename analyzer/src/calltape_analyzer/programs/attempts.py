@@ -15,13 +15,13 @@ from pydantic import BaseModel, Field, SkipValidation, computed_field
 from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import (
     Sizing,
-    followed,
     row_at,
     sizes_in_words,
     sizings_below,
     sizings_beyond,
     sizings_unseen,
     values_at,
+    with_relations,
 )
 from calltape_analyzer.comparison.reports import JsonText, Verdict
 from calltape_analyzer.facts import Fact, Names
@@ -48,7 +48,7 @@ _MAX_UNTRIED, _MAX_UNVERIFIED = 10_000, 5
 """Parts of an output that could not be compared, as many as an attempt names."""
 
 
-def _of_use_to_the_export(make: Callable[[], Any]) -> Any:
+def _internal(make: Callable[[], Any]) -> Any:
     return Field(default_factory=make, exclude=True, repr=False)
 
 
@@ -96,12 +96,12 @@ class Attempt(BaseModel):
     error: Fact | None = None
     remark: Fact | None = None
     seconds: Seconds = 0.0
-    rows: SkipValidation[dict[SizeRow, RowOutcome]] = _of_use_to_the_export(dict)
+    rows: SkipValidation[dict[SizeRow, RowOutcome]] = _internal(dict)
     failed: Count = 0
-    rejected: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
-    wrong_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
-    failed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
-    agreed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
+    rejected: SkipValidation[list[Sizing]] = _internal(list)
+    wrong_at: SkipValidation[list[Sizing]] = _internal(list)
+    failed_at: SkipValidation[list[Sizing]] = _internal(list)
+    agreed_at: SkipValidation[list[Sizing]] = _internal(list)
     untried: list[UntriedSize] = Field(
         default_factory=list, max_length=_MAX_UNTRIED, fail_fast=True
     )
@@ -385,7 +385,9 @@ def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) ->
         values = values_at(variant, row)
         wanted = [values[place] + step * symbol.unit for step in _STEPS]
         for value in (*wanted, max(known) + symbol.unit, 2 * max(known)):
-            moved = None if value in known else followed(variant.symbols, values, {place: value})
+            moved = (
+                None if value in known else with_relations(variant.symbols, values, {place: value})
+            )
             if moved is not None and takes(programs, variant, resized_row(variant, row, moved)):
                 return True
     return False

@@ -157,7 +157,7 @@ class Conditions:
             return reasons.OutOfRange(where, size, most=high)
         return None
 
-    def understood(self, arguments: Mapping[str, Any]) -> bool:
+    def can_be_evaluated(self, arguments: Mapping[str, Any]) -> bool:
         """Whether every guard can be evaluated. If one cannot, the program is trusted only at the
         sizes that were verified: an ONNX model, or a program that was loaded, would not check
         it."""

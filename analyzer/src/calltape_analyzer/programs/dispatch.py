@@ -18,7 +18,12 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal, Protocol, TypeAlias
 
-from calltape_analyzer.arguments.samples import Sample, has_made_up, in_variant, recorded_sample
+from calltape_analyzer.arguments.samples import (
+    Sample,
+    has_synthetic_values,
+    in_variant,
+    recorded_sample,
+)
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.judging import Run, Runner, judge
 from calltape_analyzer.comparison.reports import Against, Verdict
@@ -387,13 +392,17 @@ class ProgramRun(Run):
                 return random
             if verdict.agrees or not reference.agrees_with_model(program, self.sample, got):
                 return verdict
-            return verdict.but(InState(program.state))
+            return verdict.with_error(InState(program.state))
         if verdict.error is None or verdict.agrees:
             return verdict
         if program.draws:
             advice = RandomAdvice.VERIFY_AT_MODEL
-            return verdict.but(RandomDiffers(verdict.error, program.draws, advice))
-        return verdict.but(MaybeState(verdict.error, program.state)) if program.state else verdict
+            return verdict.with_error(RandomDiffers(verdict.error, program.draws, advice))
+        return (
+            verdict.with_error(MaybeState(verdict.error, program.state))
+            if program.state
+            else verdict
+        )
 
 
 class _ServedRun(ProgramRun):
@@ -408,11 +417,11 @@ class _ServedRun(ProgramRun):
         found, _ = accepting_programs(runner.programs, self._placed, runner.source.removed)
         self.variant = found[0].name if found else None
         self._is_alone = runner.shapes_suffice and runner.reference is None
-        self.is_synthetic = self._is_alone and bool(found) and has_made_up(call)
+        self.is_synthetic = self._is_alone and bool(found) and has_synthetic_values(call)
         self._first = found[0] if found else None
         self._given = recorded_sample(call, runner.sorter, found[0].device if found else None)
 
-    def known(self, call: Call, tolerances: Tolerances) -> Verdict | None:
+    def cached_verdict(self, call: Call, tolerances: Tolerances) -> Verdict | None:
         reference, is_same_tape = self._reference, self._runner.origin == "exported"
         if reference is None or self._first is None or not is_same_tape:
             return None
@@ -423,7 +432,7 @@ class _ServedRun(ProgramRun):
         )
 
     def run(self) -> dict[str, Any]:
-        from calltape_analyzer.model.state import apart_from
+        from calltape_analyzer.model.state import copied_from_state
 
         runner, placed = self._runner, self._placed
         with self._held() as modules:
@@ -439,7 +448,7 @@ class _ServedRun(ProgramRun):
             leaves = program.leaves(outputs)
             self._unmade = program.unmade(outputs)
             for module in modules:
-                leaves = apart_from(module, leaves)
+                leaves = copied_from_state(module, leaves)
         self.program, self.variant = program, program.name
         # The same values: to read them once more takes as long as a small program.
         device = program.device
@@ -454,4 +463,4 @@ class _ServedRun(ProgramRun):
     def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
         verdict = super().explained(call, verdict, expected)
         unwritten = [Unwritten(name) for name in self.program.unwritten]
-        return verdict.without((*unwritten, *self._unmade))
+        return verdict.with_uncompared((*unwritten, *self._unmade))

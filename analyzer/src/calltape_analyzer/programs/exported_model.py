@@ -31,7 +31,7 @@ from calltape_analyzer.facts import Rejection
 from calltape_analyzer.model.calls import without_autocast
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.reasons import End
-from calltape_analyzer.programs.untrusted_files import demand_trust, is_pt2, load_exported_program
+from calltape_analyzer.programs.untrusted_files import is_pt2, load_exported_program, require_trust
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
@@ -45,7 +45,7 @@ __all__ = [
     "ExportedModel",
     "TorchModel",
     "UnloadedModel",
-    "demand_torch",
+    "require_torch",
     "write_numbers",
 ]
 
@@ -142,7 +142,7 @@ class ExportedModel(ABC):
             TapeError: ``invalid`` if the runtime cannot load the file.
         """
 
-    def renew(self) -> None:  # noqa: B027
+    def after_fork(self) -> None:  # noqa: B027
         """Forgets what does not outlive a fork, in which it is called: threads of a runtime."""
 
     def close(self) -> None:  # noqa: B027
@@ -175,7 +175,7 @@ class ExportedModel(ABC):
         """
         return {name: inputs[name] for name in self.input_names}
 
-    def death(self, inputs: Mapping[str, Any], seconds: float) -> End | None:
+    def crash(self, inputs: Mapping[str, Any], seconds: float) -> End | None:
         """How a run would end the process that it is in; None if it would not. A runtime that
         raises errors in its place never does.
 
@@ -225,7 +225,7 @@ NEEDED = (2, 12)
 """What exports are tested with, and newer (docs/versions.md)."""
 
 
-def demand_torch() -> None:
+def require_torch() -> None:
     """Rejects a torch that is too old for programs. Builds of one's own between two releases
     (``2.12.0a0+git1234``) count as the release that they lead to.
 
@@ -274,16 +274,16 @@ class TorchModel(ExportedModel):
         *,
         trusted: bool = False,
     ) -> Self:
-        demand_trust(path, trusted)
+        require_trust(path, trusted)
         return cls(load_exported_program(path, trusted=trusted), names)
 
     @classmethod
     @contextmanager
     def opened(cls, source: Any, tape: Tape, *, trusted: bool, to_run: bool) -> Iterator[Self]:
-        demand_torch()
+        require_torch()
         is_path = isinstance(source, str | os.PathLike)
         if is_path:
-            demand_trust(source, trusted)
+            require_trust(source, trusted)
         with ExitStack() as stack:
             if is_path or to_run:
                 # A program of classes needs these registered to be loaded and called.

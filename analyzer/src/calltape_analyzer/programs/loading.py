@@ -16,7 +16,7 @@ from calltape_analyzer.programs.exported_model import (
     ExportedModel,
     TorchModel,
     UnloadedModel,
-    demand_torch,
+    require_torch,
 )
 from calltape_analyzer.programs.manifest import (
     FileFacts,
@@ -29,7 +29,7 @@ from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.saving import check_program, program_parts, signature_of
-from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust, digest_of
+from calltape_analyzer.programs.untrusted_files import check_trusted, digest_of, require_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ def load_programs(
         TapeError: ``not_found``, ``damaged``, ``invalid``, ``limit`` or ``version``.
     """
     check_trusted(trusted)
-    demand_torch()
+    require_torch()
     folder = Path(directory)
     manifest = read_manifest(folder)
     # Trust is demanded for all files, before any is loaded.
     for program in manifest["programs"]:
         if _runtime(program["file"]).is_code:
-            demand_trust(folder / program["file"], trusted)
+            require_trust(folder / program["file"], trusted)
 
     def loaded(file: str, names: Sequence[str]) -> ExportedModel:
         _check_files(folder, file, manifest["files"])
@@ -126,7 +126,7 @@ def _programs(
             document["device"],
             None if document["only"] is None else frozenset(document["only"]),
             document["returned"],
-            list(document["told"]),
+            list(document["notes"]),
             document["state"],
             unwritten=document["unwritten"],
             draws=document["draws"],
@@ -156,7 +156,7 @@ def _programs(
         sorter,
         attempts=manifest["attempts"],
         missing=manifest["missing"],
-        told=manifest["told"],
+        all_notes=manifest["notes"],
         verdicts=manifest["verdicts"],
     )
 

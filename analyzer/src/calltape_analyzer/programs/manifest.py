@@ -274,7 +274,7 @@ class SavedProgram(TypedDict):
     name: Name
     inputs: Many[Name]
     made_by: Strategy | None
-    told: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
+    notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
@@ -315,7 +315,7 @@ class Manifest(TypedDict):
     laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
     missing: Annotated[dict[Name, Fact], at_most(_MAX_NOTES)]
-    told: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
+    notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Attempt], Field(max_length=_MAX_ATTEMPTS)]
     verdicts: Annotated[Many[VariantVerdict], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]

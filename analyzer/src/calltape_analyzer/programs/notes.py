@@ -326,7 +326,7 @@ class StridesRead(Note, code="strides_read"):
     names: Names
 
 
-class AskedFacts(Note, code="asked_facts"):
+class AskedFacts(Note, code="queried_facts"):
     """The model's code asks for facts of tensors that no program gets."""
 
     asked: Names

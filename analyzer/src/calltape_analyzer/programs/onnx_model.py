@@ -25,14 +25,14 @@ from calltape_analyzer.programs.exported_model import ConditionError, ExportedMo
 from calltape_analyzer.programs.onnx_session import (
     NOT_OF_NUMPY,
     Feed,
-    death_of,
+    crash_of,
     session_of_model,
     session_of_program,
     value_of,
 )
 from calltape_analyzer.programs.reasons import End
 from calltape_analyzer.programs.untrusted_files import (
-    WANTED,
+    EXPECTED_FILES,
     load_onnx_proto,
     reject_data_outside,
 )
@@ -135,9 +135,9 @@ class OnnxModel(ExportedModel):
             if not isinstance(self.exported, str):
                 raise
             reason = f"ONNX Runtime cannot load it: {type(error).__name__}: {str(error)[:200]}"
-            raise TapeError("invalid", reason, path=self.exported, advice=WANTED) from None
+            raise TapeError("invalid", reason, path=self.exported, advice=EXPECTED_FILES) from None
 
-    def renew(self) -> None:
+    def after_fork(self) -> None:
         # To delete a session waits for its threads, which are not there.
         self._lost.append(self._session)
         if self.exported is not self._session:
@@ -179,25 +179,25 @@ class OnnxModel(ExportedModel):
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
         found = self.session.run_with_ort_values(None, values)
         # What an ``initializer`` of somebody makes may be less than a session.
-        told = getattr(self.session, "get_modelmeta", None)
-        metadata = {} if told is None else told().custom_metadata_map
+        read = getattr(self.session, "get_modelmeta", None)
+        metadata = {} if read is None else read().custom_metadata_map
         are_complex = complex_outputs(metadata)
         outputs: list[Any] = []
         for known, output in zip(self.session.get_outputs(), found, strict=True):
             if known.name == CHECKS:
-                demand(output.numpy().tolist(), metadata)
+                check_assertions(output.numpy().tolist(), metadata)
                 continue
             tensor = _to_torch(output)
             outputs.append(from_pairs(tensor) if known.name in are_complex else tensor)
         return outputs
 
-    def death(self, inputs: Mapping[str, Any], seconds: float) -> End | None:
+    def crash(self, inputs: Mapping[str, Any], seconds: float) -> End | None:
         path = self.exported
         if not isinstance(path, str) and self._folder is not None:
             path = str(self._folder.path / _FILE)
         if not isinstance(path, str) or self._make_session is not None:
             return None  # a session of somebody else, who knows what it does
-        return death_of(path, self._feeds(inputs), seconds)
+        return crash_of(path, self._feeds(inputs), seconds)
 
     def named(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import torch
@@ -315,7 +315,7 @@ CHECKS = "calltape_checks"
 _MAX_TEXT = 300
 
 
-def demand(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
+def check_assertions(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
     """Checks the output of a run.
 
     Args:

@@ -19,7 +19,7 @@ from calltape_analyzer.programs.reasons import End
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 
 __all__ = [
-    "NOT_OF_NUMPY", "Feed", "death_of", "run_once", "session_of_model", "session_of_program",
+    "NOT_OF_NUMPY", "Feed", "crash_of", "run_once", "session_of_model", "session_of_program",
     "value_of",
 ]  # fmt: skip
 
@@ -90,7 +90,7 @@ def value_of(array: Any, kind: int | None = None) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
 
 
-def death_of(model: str, feeds: Mapping[str, Feed], seconds: float) -> End | None:
+def crash_of(model: str, feeds: Mapping[str, Feed], seconds: float) -> End | None:
     """How a run ends the process that it is in, by a run in another one; None if it does not. Some
     do: a recurrent layer aborts in a thread of its own if the batch is empty.
 

@@ -78,7 +78,7 @@ class Program:
         only: the sizes that it may serve, if it gave wrong values at others; None for all sizes
             that it does not reject itself.
         returned: the items of the result that are arguments, which the model changes.
-        told: its notes and remarks.
+        all_notes: its notes and remarks.
         state: the parameters, buffers and attributes of the model that a call changes.
         changed_state: the names in ``state`` that a run of the program changed as well.
         depends: whether the model returns something else in calls in a row because of state that
@@ -103,7 +103,7 @@ class Program:
     device: str = "cpu"
     only: frozenset[SizeRow] | None = None
     returned: dict[str, str] = field(default_factory=dict)
-    told: list[Note] = field(default_factory=list)
+    all_notes: list[Note] = field(default_factory=list)
     state: tuple[str, ...] = ()
     changed_state: set[str] = field(default_factory=set)
     depends: bool | None = None
@@ -127,21 +127,21 @@ class Program:
     @property
     def notes(self) -> list[Note]:
         """What a person should know about it."""
-        return [note for note in self.told if not note.is_remark]
+        return [note for note in self.all_notes if not note.is_remark]
 
     @property
     def remarks(self) -> list[Note]:
         """What was tried and came out well."""
-        return [note for note in self.told if note.is_remark]
+        return [note for note in self.all_notes if note.is_remark]
 
     def note(self, note: Note) -> None:
         """Adds a note, if it is not there yet."""
-        if note not in self.told:
-            self.told.append(note)
+        if note not in self.all_notes:
+            self.all_notes.append(note)
 
     def has(self, kind: type[Note]) -> bool:
         """Whether it has a note of a kind."""
-        return any(isinstance(note, kind) for note in self.told)
+        return any(isinstance(note, kind) for note in self.all_notes)
 
     @property
     def is_constant(self) -> bool:
@@ -165,15 +165,17 @@ class Program:
             return
         self.state = known
         notes = self._notes_of_state(values)
-        before = [note for note in self.told if isinstance(note, kinds.StateKept | kinds.StateLost)]
+        before = [
+            note for note in self.all_notes if isinstance(note, kinds.StateKept | kinds.StateLost)
+        ]
         if notes != before:
-            self.told = [note for note in self.told if note not in before] + notes
+            self.all_notes = [note for note in self.all_notes if note not in before] + notes
 
     def note_unwritten(self, name: str, *, is_returned: bool) -> None:
         """Adds a tensor among the arguments that the model writes to, and the program does not. If
         the model returns it as well, its new values are in the result."""
         if is_returned or name not in self.unwritten:
-            self.told.append(kinds.Unwritten(name, is_returned))
+            self.all_notes.append(kinds.Unwritten(name, is_returned))
         if not is_returned and name not in self.unwritten:
             self.unwritten += (name,)
 
@@ -206,7 +208,7 @@ class Program:
         """Notes that results depend on random numbers, and the generators that these are from."""
         if not self.draws:
             self.draws = tuple(generators)
-            self.told.append(kinds.Draws(self.draws))
+            self.all_notes.append(kinds.Draws(self.draws))
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
@@ -375,7 +377,7 @@ class Program:
             why: what makes others doubtful.
         """
         self.only = frozenset(rows)
-        self.told.append(kinds.ServesOnly(len(self.only), why))
+        self.all_notes.append(kinds.ServesOnly(len(self.only), why))
 
     @property
     def why_only(self) -> Fact | None:
@@ -385,7 +387,7 @@ class Program:
 
     @property
     def _serves_only(self) -> kinds.ServesOnly | None:
-        return next((note for note in self.told if isinstance(note, kinds.ServesOnly)), None)
+        return next((note for note in self.all_notes if isinstance(note, kinds.ServesOnly)), None)
 
     def knows_and_rejects(self, call: SortedCall) -> bool:
         """Whether it was exported from calls of these sizes, among others, and rejects them."""
@@ -403,12 +405,12 @@ class Program:
         values, named = self._sized(row, leaves)
         return self.conditions.reject(values, named)
 
-    def is_understood(self) -> bool:
+    def has_known_conditions(self) -> bool:
         """Whether all conditions of the program can be checked here."""
         row = self.variant.rows.row(0)
         pairs = zip(self.variant.group.facts, row.shapes, strict=True)
         leaves = [Leaf.model_construct(dtype=facts.dtype, shape=shape) for facts, shape in pairs]
-        return self.conditions.understood(self._sized(row, leaves)[1])
+        return self.conditions.can_be_evaluated(self._sized(row, leaves)[1])
 
     def _sized(
         self, row: SizeRow, leaves: Sequence[Leaf] | None = None

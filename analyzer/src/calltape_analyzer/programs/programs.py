@@ -52,7 +52,7 @@ class Programs(Mapping[str, Program], Shown):
     Attributes:
         attempts: what was tried to export them.
         missing: why variants have no program, by name.
-        told: notes and remarks about the export as a whole.
+        all_notes: notes and remarks about the export as a whole.
         verdicts: which new calls of each variant will be served.
         parts: programs of submodules that were exported as well, by the submodule's name.
         sorter: lays calls out in the way in which the programs were made for them.
@@ -65,7 +65,7 @@ class Programs(Mapping[str, Program], Shown):
         *,
         attempts: Sequence[Attempt] = (),
         missing: Mapping[str, Fact] | None = None,
-        told: Sequence[Note] = (),
+        all_notes: Sequence[Note] = (),
         verdicts: Sequence[VariantVerdict] = (),
         reference: ModelReference | None = None,
         tape: Tape | None = None,
@@ -82,7 +82,7 @@ class Programs(Mapping[str, Program], Shown):
         self.parts: dict[str, Programs] = {}
         self.attempts = tuple(attempts)
         self.missing = dict(missing or {})
-        self.told = tuple(told)
+        self.all_notes = tuple(all_notes)
         self.verdicts = tuple(verdicts)
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
         self.__signature__ = self.sorter.signature.as_python()
@@ -102,12 +102,12 @@ class Programs(Mapping[str, Program], Shown):
     @property
     def notes(self) -> tuple[Note, ...]:
         """What a person should know about the export as a whole."""
-        return tuple(note for note in self.told if not note.is_remark)
+        return tuple(note for note in self.all_notes if not note.is_remark)
 
     @property
     def remarks(self) -> tuple[Note, ...]:
         """What could have been done in less time."""
-        return tuple(note for note in self.told if note.is_remark)
+        return tuple(note for note in self.all_notes if note.is_remark)
 
     def _sketch(self) -> Sketch:
         rows = [(name, _outcome(program)) for name, program in self._programs.items()]
@@ -249,7 +249,7 @@ class Programs(Mapping[str, Program], Shown):
         return None, {**reasons, **self.missing}
 
     @property
-    def doubts(self) -> list[Note]:
+    def value_warnings(self) -> list[Note]:
         """Which programs may reject calls whose sizes they take, as a note."""
         names = [program.name for program in self.values() if program.depends_on_values]
         return [ValuesUnchecked(tuple(names))] if names else []
@@ -325,12 +325,12 @@ class Programs(Mapping[str, Program], Shown):
         )
         judge = Judge(runner, runner.tolerances, expect, bound)
         report = report_on(tape, judge, progress, failing)
-        told: list[Note] = []
+        found: list[Note] = []
         for program in self._programs.values():
-            told += [OfProgram(program.name, note) for note in program.told]
+            found += [OfProgram(program.name, note) for note in program.all_notes]
             if unknown := program.unknown_classes():
-                told.append(OfProgram(program.name, ReturnsPlaceholders(tuple(unknown))))
-        for note in (*told, *self.told):
+                found.append(OfProgram(program.name, ReturnsPlaceholders(tuple(unknown))))
+        for note in (*found, *self.all_notes):
             (report.remarks if note.is_remark else report.notes).append(note)
         return report
 

@@ -73,7 +73,7 @@ class SavedPrograms(Protocol):
 
     attempts: tuple[Attempt, ...]
     missing: dict[str, Fact]
-    told: tuple[Note, ...]
+    all_notes: tuple[Note, ...]
     verdicts: tuple[VariantVerdict, ...]
 
     def values(self) -> Iterable[Program]: ...
@@ -272,7 +272,7 @@ def _staged(
         "laid_out": tuple(sorted(sorter.layout_paths)),
         "unshared": tuple(sorted(sorter.ignored_sharing)),
         "missing": programs.missing,
-        "told": programs.told,
+        "notes": programs.all_notes,
         "attempts": programs.attempts,
         "verdicts": programs.verdicts,
         "files": tuple(files),
@@ -306,7 +306,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "name": variant.name,
         "inputs": tuple(program.plan.names),
         "made_by": program.made_by,
-        "told": tuple(program.told),
+        "notes": tuple(program.all_notes),
         "state": program.state,
         "unwritten": program.unwritten,
         "draws": program.draws,

@@ -22,9 +22,18 @@ from calltape_analyzer.limits import memory_limit_of
 from calltape_schema.remedies import Remedy
 
 __all__ = [
-    "WANTED", "check_trusted", "demand_trust", "digest_of", "is_pt2", "load_exported_program",
-    "load_onnx_proto", "open_regular", "read_json", "read_regular", "reject_data_outside",
-    "told_of",
+    "EXPECTED_FILES",
+    "as_tape_errors",
+    "check_trusted",
+    "digest_of",
+    "is_pt2",
+    "load_exported_program",
+    "load_onnx_proto",
+    "open_regular",
+    "read_json",
+    "read_regular",
+    "reject_data_outside",
+    "require_trust",
 ]  # fmt: skip
 
 _CHUNK = 1024 * 1024
@@ -104,7 +113,7 @@ def read_json(path: Path, limit: int) -> Any:
 
 
 @contextmanager
-def told_of(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+def as_tape_errors(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Makes a TapeError of whatever a library raises that reads a file of a stranger.
 
     Args:
@@ -137,7 +146,7 @@ def digest_of(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-WANTED = "pass an intact .onnx or .pt2 file, or a directory that calltape export saved"
+EXPECTED_FILES = "pass an intact .onnx or .pt2 file, or a directory that calltape export saved"
 
 
 def is_pt2(path: str | os.PathLike[str]) -> bool:
@@ -151,7 +160,7 @@ def check_trusted(trusted: bool) -> None:
         raise UsageError(f"trusted={trusted!r:.100}", advice="pass trusted=True or trusted=False")
 
 
-def demand_trust(path: str | os.PathLike[str], trusted: bool) -> None:
+def require_trust(path: str | os.PathLike[str], trusted: bool) -> None:
     """Rejects a ``.pt2`` that is not trusted.
 
     Raises:
@@ -179,14 +188,14 @@ def load_exported_program(path: str | os.PathLike[str], *, trusted: bool) -> Any
         UsageError: it is not trusted.
         TapeError: ``invalid`` if torch cannot load it.
     """
-    demand_trust(path, trusted)
+    require_trust(path, trusted)
     import torch
 
     try:
         return torch.export.load(os.fspath(path))
     except Exception as error:  # torch raises errors of any type
         reason = f"torch cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=os.fspath(path), advice=WANTED) from None
+        raise TapeError("invalid", reason, path=os.fspath(path), advice=EXPECTED_FILES) from None
 
 
 def load_onnx_proto(model: str | os.PathLike[str] | bytes) -> Any:
@@ -200,7 +209,7 @@ def load_onnx_proto(model: str | os.PathLike[str] | bytes) -> Any:
     path = None if isinstance(model, bytes) else os.fspath(model)
     if path is not None and os.path.exists(path) and not os.path.isfile(path):
         raise TapeError(
-            "invalid", "it is not a file", path=path, advice=WANTED
+            "invalid", "it is not a file", path=path, advice=EXPECTED_FILES
         )  # a pipe would wait
     try:
         if isinstance(model, bytes):
@@ -209,7 +218,7 @@ def load_onnx_proto(model: str | os.PathLike[str] | bytes) -> Any:
             proto = onnx.load(model, load_external_data=False)
     except Exception as error:  # protobuf raises errors of its own
         reason = f"onnx cannot load it: {type(error).__name__}: {str(error)[:200]}"
-        raise TapeError("invalid", reason, path=path, advice=WANTED) from None
+        raise TapeError("invalid", reason, path=path, advice=EXPECTED_FILES) from None
     reject_data_outside(proto, path)
     return proto
 

@@ -55,11 +55,11 @@ class _Decided(NamedTuple):
 
     decide: Decide
     by_values: bool = False
-    doubts: Sequence[Note] = ()
+    value_warnings: Sequence[Note] = ()
 
 
 def _decided(programs: Programs, decide: Decide) -> _Decided:
-    return _Decided(decide, programs.has_constant_tensors, programs.doubts)
+    return _Decided(decide, programs.has_constant_tensors, programs.value_warnings)
 
 
 def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> Report:
@@ -86,7 +86,7 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> Report:
     check_trusted(trusted)
     with _deciding(tape, exported_model, trusted) as decided:
         rows = list(_rows(tape, decided))
-    report = Report(rows=rows, notes=[*decided.doubts, *_unverifiable(tape)])
+    report = Report(rows=rows, notes=[*decided.value_warnings, *_unverifiable(tape)])
     if raised := sum(map(has_raised, tape.calls)):
         report.notes.append(SomeCalls(CallsKind.RAISED, raised))
     return report

@@ -12,7 +12,11 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any
 
-from calltape_analyzer.arguments.samples import CompleteInputs, complete_inputs, has_made_up
+from calltape_analyzer.arguments.samples import (
+    CompleteInputs,
+    complete_inputs,
+    has_synthetic_values,
+)
 from calltape_analyzer.comparison.comparing import Tolerances, leaves_of
 from calltape_analyzer.comparison.judging import (
     Expect,
@@ -169,7 +173,7 @@ class _CallableRunner(Runner):
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
 
-        from calltape_analyzer.model.code import may_ask
+        from calltape_analyzer.model.code import modes_named
         from calltape_analyzer.model.randomness import generators_kept
 
         self._device: Any = "cpu"
@@ -191,7 +195,7 @@ class _CallableRunner(Runner):
         self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
         stack.enter_context(generators_kept())
         self._classes = tape.class_index.with_model(getattr(target, "__self__", target))
-        self._asked = may_ask(target if self.module is None else self.module)
+        self._asked = modes_named(target if self.module is None else self.module)
         self.function: Callable[..., Any] = target
         self.signature = tape.signature
 
@@ -229,7 +233,7 @@ class _CallOf(Run):
     ) -> None:
         self._runner, self._context = runner, context
         self._given = without_removed(inputs.args, inputs.kwargs, runner.signature)
-        self.is_synthetic = inputs.made_up > 0
+        self.is_synthetic = inputs.synthetic > 0
         self.is_contiguous = inputs.laid_out > 0
         self.unmade = unmade_in(self._given)
         self.missing = placeholder_words(self._given)
@@ -244,7 +248,7 @@ class _CallOf(Run):
             # A stream was recorded as the list of its chunks.
             if type(result) is GeneratorType:
                 result = list(islice(result, _MAX_CHUNKS + 1))
-        self.draws = bool(generators.moved())
+        self.draws = bool(generators.drawn_from())
         return result
 
     def leaves(self, result: Any) -> Returned:
@@ -285,7 +289,7 @@ class _RunOf(Run):
     def __init__(self, model: ExportedModel, call: Call, sorter: CallSorter, advice: str) -> None:
         self._model, self._call = model, call
         self._inputs = inputs_of(model, call, sorter, advice)
-        self.is_synthetic = has_made_up(call)
+        self.is_synthetic = has_synthetic_values(call)
 
     def run(self) -> Any:
         from calltape_analyzer.model.calls import with_default_dtype

@@ -38,7 +38,7 @@ from calltape_analyzer.exporting.session.sandbox import may_fork
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import doubt_of
 from calltape_analyzer.model.calls import detached, without_saved_tensors
-from calltape_analyzer.model.code import may_ask
+from calltape_analyzer.model.code import modes_named
 from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.layout import turned_around
@@ -91,7 +91,7 @@ def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[
     found: set[Mode] = set()
     for variant in variants[:_MAX_MODES_VARIANTS]:
         may_read = session.may_query(variant, MODES)
-        for mode in may_ask(session.module) - found if may_read else ():
+        for mode in modes_named(session.module) - found if may_read else ():
             with suppress(Exception):  # errors of any type are no evidence
                 if matters(variant, mode):
                     found.add(mode)

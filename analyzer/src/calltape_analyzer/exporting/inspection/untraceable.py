@@ -38,7 +38,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.model.code import code_of, held_by, may_draw, names_in
+from calltape_analyzer.model.code import code_of, functions_held_by, may_draw, names_in
 from calltape_analyzer.model.randomness import OF_NUMPY
 from calltape_analyzer.programs.notes import NotDrawn
 from calltape_analyzer.programs.reasons import DrawnByPython, Untraceable, UntraceableKind
@@ -50,7 +50,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 if TYPE_CHECKING:
     from calltape_analyzer.model.randomness import Numbers
 
-__all__ = ["asked_facts", "drawn_by_python", "unread_inputs", "why_untraceable"]
+__all__ = ["drawn_by_python", "queried_facts", "unread_inputs", "why_untraceable"]
 
 _STORED = ("strided", "jagged")
 """The layouts whose values a tape has."""
@@ -152,7 +152,7 @@ _CALLED = ("forward", "__call__")
 """Methods that are called without their names in the code."""
 
 
-class AskedFact(NamedTuple):
+class QueriedFact(NamedTuple):
     """A fact that code asks for.
 
     Attributes:
@@ -170,16 +170,16 @@ class AskedFact(NamedTuple):
         return f"{self.name}{called} ({self.file}:{self.line})"
 
 
-def asked_facts(target: Any, method: str = "forward") -> list[AskedFact]:
+def queried_facts(target: Any, method: str = "forward") -> list[QueriedFact]:
     """Each fact that the code of a model asks for, at the first place where it does.
 
     Args:
         target: the model.
         method: of it, that is called.
     """
-    found: dict[str, AskedFact] = {}
+    found: dict[str, QueriedFact] = {}
     for function in _reached(target, method):
-        for fact in _asked_in(function.__code__, function.__globals__):
+        for fact in _queries_in(function.__code__, function.__globals__):
             known = found.setdefault(fact.name, fact)
             found[fact.name] = min(known, fact)
     return sorted(found.values(), key=lambda fact: (fact.file, fact.line))
@@ -199,7 +199,7 @@ def _reached(target: Any, method: str) -> Iterator[FunctionType]:
         if function is not None and id(function) not in known:
             known.add(id(function))
             yield function
-            waiting += held_by(function)
+            waiting += functions_held_by(function)
             names = names_in(function.__code__)
             waiting += [one for name in names for one in by_name.pop(name, ())]
 
@@ -236,7 +236,7 @@ def _is_own(value: Any) -> bool:
     return str(name).partition(".")[0] not in ("torch", "builtins")
 
 
-def _asked_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[AskedFact]:
+def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFact]:
     """What code asks for.
 
     Args:
@@ -251,12 +251,12 @@ def _asked_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[AskedFact]:
             if name != "Parameter" or _is_of_torch(beside.get(name) if is_global else owner):
                 line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
                 file = Path(code.co_filename).name
-                yield AskedFact(name, file, line or code.co_firstlineno)
+                yield QueriedFact(name, file, line or code.co_firstlineno)
         if instruction.opname != "EXTENDED_ARG":
             owner = name
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _asked_in(constant, beside)
+            yield from _queries_in(constant, beside)
 
 
 def _is_of_torch(value: Any) -> bool:

@@ -408,7 +408,7 @@ class Probing:
             attempt.declined,
             bool(program.variant.symbols),
         )
-        program.told.append(came_to)
+        program.all_notes.append(came_to)
         if attempt.untried:
             first, more = attempt.untried[0], len(attempt.untried) - 1
-            program.told.append(Untried(first, more, came_to.is_remark))
+            program.all_notes.append(Untried(first, more, came_to.is_remark))

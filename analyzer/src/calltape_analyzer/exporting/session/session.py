@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, has_made_up, resized, sample_in
+from calltape_analyzer.arguments.samples import Sample, has_synthetic_values, resized, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     recorded_sizing,
@@ -46,7 +46,7 @@ from calltape_analyzer.model.calls import (
     entry_of,
 )
 from calltape_analyzer.model.randomness import Generators, generators_kept, reseed, set_python
-from calltape_analyzer.model.state import apart_from, in_words, unchanged
+from calltape_analyzer.model.state import copied_from_state, in_words, unchanged
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons
@@ -254,8 +254,8 @@ class Session:
                 given.tensors[number] = change(given.tensors[number])
             generators = Generators(self.module)
             value = eager(self.entry, plan, given, self.classes, self.device, context, within)
-            drawn_from = generators.moved()
-            leaves = apart_from(self.module, detached(leaves_of(value)))
+            drawn_from = generators.drawn_from()
+            leaves = copied_from_state(self.module, detached(leaves_of(value)))
         return ModelRun(leaves, value, given, drawn_from)
 
     def eager(self, plan: Plan, sample: Sample, **how: Any) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class Session:
     def _observe(self, variant: VariantFacts, ref: CallRef) -> dict[str, Any] | None:
         call, leaves = self.find(ref), None
         observation = self._observed[ref] = ObservedCall()
-        if has_made_up(call):  # synthetic values may end the process
+        if has_synthetic_values(call):  # synthetic values may end the process
             return None
         with suppress(Exception):  # the model raises, or cannot be watched: nothing is known
             plan, sample = self.planned(variant, call)
@@ -353,7 +353,7 @@ class Session:
             if seed is not None:
                 reseed(self.module, seed)
             outputs = program.outputs(sample.cloned())
-            leaves = apart_from(self.module, program.leaves(outputs))
+            leaves = copied_from_state(self.module, program.leaves(outputs))
         program.changed_state |= changed.keys()
         return leaves, program.unmade(outputs)
 
@@ -484,7 +484,7 @@ class Session:
             advice = reasons.RandomAdvice.CONSTANT
         assert difference.error is not None
         generators = tuple(random.generators)
-        return difference.but(reasons.RandomDiffers(difference.error, generators, advice))
+        return difference.with_error(reasons.RandomDiffers(difference.error, generators, advice))
 
     def random_results(
         self, plan: Plan, sample: Sample, seeds: int = _SEEDS

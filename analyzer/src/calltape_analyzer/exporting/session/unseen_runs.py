@@ -344,7 +344,7 @@ def unseen_runs(session: Session, program: Program) -> Iterator[UnseenRuns]:
     runs = UnseenRuns(session, program)
     first = recorded_sizing(program.variant), False
     with Sandbox(
-        runs.answer, session.device, first=first, begin=program.model.renew
+        runs.answer, session.device, first=first, begin=program.model.after_fork
     ) as runs.sandbox:
         yield runs
 
@@ -391,7 +391,7 @@ class UnseenRuns:
     def _here(self, sizing: Sizing, seconds: float) -> UnseenRun:
         """A run in this process, which the program must not end."""
         sample = self._session.sample(self._program.variant, sizing)
-        death = self._program.model.death(self._program.inputs(sample), seconds)
+        death = self._program.model.crash(self._program.inputs(sample), seconds)
         ran: UnseenRun = self.sandbox.ask((sizing, death is None), seconds)
         if death is not None and not ran.model_error:
             runtime = self._program.model.runtime

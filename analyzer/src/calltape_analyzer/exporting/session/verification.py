@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import (
     Sizing,
-    followed,
     is_between,
     is_part_way,
     row_at,
     sizes_in_words,
     sizings_with_zero,
     values_at,
+    with_relations,
 )
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.reports import Verdict
@@ -168,7 +168,7 @@ def verify(
         for row, outcome in attempt.rows.items():
             attempt.rows[row] = "wrong" if outcome == "ok" else outcome
         attempt.error = Because(Why.NOTHING_COMPARED)
-    program.told += map(NotCompared, attempt.unverified)
+    program.all_notes += map(NotCompared, attempt.unverified)
     effects = session.effects_of(program.variant)
     if effects is not None and program.model.has_state:  # other runtimes return no views
         program.note_views(effects.views)
@@ -245,7 +245,7 @@ class _RecordedRun(ProgramRun):
         )
         if difference is None:
             return verdict
-        return verdict.but(OtherModel((f"{call.ref.number}",), difference))
+        return verdict.with_error(OtherModel((f"{call.ref.number}",), difference))
 
 
 def _probe(
@@ -352,7 +352,7 @@ def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenR
         session: has the model.
         runs: of the program, at further sizes.
     """
-    if not program.is_understood():
+    if not program.has_known_conditions():
         _serve_verified_only(program, attempt, WhyOnly(WhyNotOthers.CONDITIONS))
         return
     # A model that fails at one size that it should take may be wrong at another: the conversion
@@ -370,7 +370,7 @@ def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenR
     corners = _corners(evidence, attempt)
     if corners and len(corners) == attempt.failed and not (attempt.wrong or wrong):
         where = tuple(sizes_in_words(program.variant, corner) for corner in corners[:3])
-        program.told.append(FailsAt(program.model.runtime, where))
+        program.all_notes.append(FailsAt(program.model.runtime, where))
         return
     if counts_failed:
         why = WhyOnly(WhyNotOthers.FAILED, attempt.failed, runtime=program.model.runtime)
@@ -467,7 +467,7 @@ def _to_try(variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]) 
         for value in (size.value, *(beside if size in found else ())):
             if value < 0 or (value == 0 and size.value not in (0, 1)):
                 continue
-            moved = followed(variant.symbols, rows[row], {size.symbol: value})
+            moved = with_relations(variant.symbols, rows[row], {size.symbol: value})
             if moved is not None and moved[size.symbol] == value and moved not in rows:
                 yield Sizing(row, moved, True)
 
@@ -498,7 +498,7 @@ def _exclude(program: Program, sizes: Sequence[_Size], is_unlike: bool) -> None:
         names = [
             name(variant.symbols[size.symbol].columns[0]) for size in sizes if size.value == value
         ]
-        program.told.append(Excluded(value, tuple(names), is_unlike))
+        program.all_notes.append(Excluded(value, tuple(names), is_unlike))
 
 
 def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRuns) -> None:
@@ -543,7 +543,7 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
         if own:
             names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
-            program.told.append(TakesZero(names, has_values))
+            program.all_notes.append(TakesZero(names, has_values))
 
 
 def _points_to_nothing(session: Session, variant: VariantFacts, sizing: Sizing) -> str | None:

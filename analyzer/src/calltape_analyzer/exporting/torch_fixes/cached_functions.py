@@ -87,9 +87,9 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
             memories.append(cached)
         return result
 
-    told: Any = passing
-    told.cache_info, told.cache_clear = cached.cache_info, cached.cache_clear
-    told.cache_parameters = cached.cache_parameters
+    forwarding: Any = passing
+    forwarding.cache_info, forwarding.cache_clear = cached.cache_info, cached.cache_clear
+    forwarding.cache_parameters = cached.cache_parameters
     return passing
 
 

@@ -23,7 +23,7 @@ from torch.fx import Proxy
 from calltape_analyzer.exporting.causes import place_in_the_model
 from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_of
 
-__all__ = ["demand_assertions", "kept_assertions"]
+__all__ = ["kept_assertions", "require_assertions"]
 
 _ASSERT = torch.ops.aten._assert_scalar.default
 _UNLIMITED = 2**62
@@ -33,7 +33,7 @@ _UNLIMITED = 2**62
 @contextlib.contextmanager
 def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     """Lets a trace, or a conversion, write all assertions into the graph. Does nothing if this
-    torch writes them in another way; then :func:`demand_assertions` finds out.
+    torch writes them in another way; then :func:`require_assertions` finds out.
 
     Args:
         of_model: whether the model itself runs, so that its lines are known.
@@ -172,7 +172,7 @@ def _is_assertion(node: Any) -> bool:
     return node.target is _ASSERT and len(node.args) > 1
 
 
-def demand_assertions(exported: Any) -> None:
+def require_assertions(exported: Any) -> None:
     """Wants every assertion that a trace made to be in its program.
 
     Args:

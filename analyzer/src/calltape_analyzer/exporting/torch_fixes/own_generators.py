@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from calltape_analyzer.model.randomness import held_generators
+from calltape_analyzer.model.randomness import generators_held_by
 
 __all__ = ["own_generators"]
 
@@ -30,7 +30,7 @@ def own_generators(module: torch.nn.Module) -> Iterator[None]:
     Args:
         module: the model. Generators that it holds go on from call to call, and stay as they are.
     """
-    with _Drawing(set(map(id, held_generators(module)))):
+    with _Drawing(set(map(id, generators_held_by(module)))):
         yield
 
 
