@@ -561,7 +561,10 @@ def _index_column(seen: Sequence[_Seen]) -> ValueRule | None:
     whole = [
         column
         for column in range(seen[0].tensor.shape[-1])
-        if all(bool(_is_whole(one.tensor[:, column]).all()) for one in seen)
+        if all(
+            bool(((of_call >= 0) & (of_call == of_call.floor())).all())
+            for of_call in (one.tensor[:, column] for one in seen)
+        )
     ]
     if len(whole) != 1:
         return None  # none, or a table of numbers that all are whole
@@ -578,10 +581,6 @@ def _index_column(seen: Sequence[_Seen]) -> ValueRule | None:
         return made
 
     return ValueRule("index column", make, bound, needs_one=True)
-
-
-def _is_whole(column: torch.Tensor) -> torch.Tensor:
-    return (column >= 0) & (column == column.floor())
 
 
 def _bound(seen: Sequence[_Seen]) -> int | None:

@@ -174,12 +174,13 @@ def compared(
         )
         other = OtherOutputs(missing, unexpected)
         return Verdict(error=other, against=against, max_abs=math.inf, max_rel=math.inf)
-    found = {
-        path: _by_form(path, one, given[path])
-        if path in by_form
-        else _leaf(path, one, given[path], tolerances)
-        for path, one in wanted.items()
-    }
+    found: dict[str, _Found] = {}
+    for path, one in wanted.items():
+        if path in by_form:
+            forms = _form(one), _form(given[path])
+            found[path] = _Found() if forms[0] == forms[1] else _other(path, *forms)
+        else:
+            found[path] = _leaf(path, one, given[path], tolerances)
     found |= {path: _by_type(path, one, got.get(path)) for path, one in hidden.items()}
     parts = [Incomparable.of(path, value) for path, value in unknown.items()]
     parts += [Incomparable(shown_path(p)) for p, one in found.items() if not one.has_value]
@@ -208,12 +209,6 @@ def is_within(path: str, others: Collection[str]) -> bool:
             return True
         at = path.find(".", at + 1)
     return path in others
-
-
-def _by_form(path: str, expected: Any, got: Any) -> _Found:
-    """Compares a dtype and a shape, or a type."""
-    one, other = _form(expected), _form(got)
-    return _Found() if one == other else _other(path, one, other)
 
 
 def _by_type(path: str, expected: Unknown | Placeholder, got: Any) -> _Found:

@@ -49,10 +49,6 @@ __all__ = [
 ]
 
 
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
 def _encodable(text: object) -> object:
     return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
 
@@ -61,7 +57,11 @@ def _number(value: object) -> object:
     return float(value) if value in ("inf", "-inf", "nan") and isinstance(value, str) else value
 
 
-JsonFloat = Annotated[float, BeforeValidator(_number), PlainSerializer(_finite, when_used="json")]
+JsonFloat = Annotated[
+    float,
+    BeforeValidator(_number),
+    PlainSerializer(lambda value: value if math.isfinite(value) else str(value), when_used="json"),
+]
 """A float that is text in JSON if it is not finite, because JSON has no such numbers."""
 JsonText = Annotated[
     str, BeforeValidator(_encodable), PlainSerializer(_encodable, return_type=str, when_used="json")

@@ -24,7 +24,7 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.programs.exported_model import ExportedModel, require_torch
+from calltape_analyzer.programs.exported_model import require_torch
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.reasons import Strategy, stopped_by
@@ -146,22 +146,18 @@ def export(
     session.budget = Budget(options.max_seconds, reporter_of(progress))
     exporter = Exporter(session, seconds=options.attempt_seconds)
     if to == "onnx":
-        exporter.convert = partial(_conversion(), options=options.exporter)
+        try:
+            from calltape_analyzer.exporting.onnx.conversion import to_onnx
+        except ImportError as error:
+            raise UsageError(
+                f"an export to ONNX needs {error.name}, which is not installed",
+                advice=to_install("onnx"),
+            ) from None
+        exporter.convert = partial(to_onnx, options=options.exporter)
     else:
         exporter.options = dict(options.exporter)
     with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
-
-
-def _conversion() -> Callable[..., ExportedModel]:
-    try:
-        from calltape_analyzer.exporting.onnx.conversion import to_onnx
-    except ImportError as error:
-        raise UsageError(
-            f"an export to ONNX needs {error.name}, which is not installed",
-            advice=to_install("onnx"),
-        ) from None
-    return to_onnx
 
 
 def _with_parts(
@@ -190,10 +186,16 @@ def _with_parts(
             advice="name submodules as named_modules() does",
         )
     found: dict[str, Programs] = {}
+
+    def run_each_size() -> None:
+        for variant in (one.facts for one in tape.variants()):
+            for row in range(len(variant.rows)):
+                session.eager(*session.planned(variant, recorded_sizing(variant, row)))
+
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryFolder())
         parts = {name: modules[name] for name in names}
-        paths = _recorded(parts, folder, drive or (lambda: _run_again(tape, session)))
+        paths = _recorded(parts, folder, drive or run_each_size)
         for name, path in paths.items():
             opened = stack.enter_context(open_tape(path, classes=tape.class_index))
             if not len(opened):
@@ -225,13 +227,6 @@ def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> 
             recorders.enter_context(record(parts[name], path))
         drive()
     return paths
-
-
-def _run_again(tape: Tape, session: Session) -> None:
-    """One call of each recorded size, through the model."""
-    for variant in tape.variants():
-        for row in range(len(variant.facts.rows)):
-            session.eager(*session.planned(variant.facts, recorded_sizing(variant.facts, row)))
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:

@@ -1,15 +1,14 @@
-"""A part of a variant for each value of an argument, as a constant of its program.
+"""Splits a variant by the values of an argument, which become constants of programs.
 
-Ints: a trace makes a symbol of one that varies, which is no ``int`` to ``isinstance``, and a model
-that asks takes another branch (rule 15 of docs/decisions/export-strategies.md). Small integer
-tensors: a model that reads one with Python (``for h, w in grid.tolist()``) can be traced only if
-its values are known.
-
-Texts and floats: ``torch.export`` makes a constant of every one. Floats are tried as inputs first
-(:func:`with_open_floats`). For the rest, replay shows whether a constant matters: a program that
-reproduces calls with other values serves all of them; otherwise a program is for one value, and a
-variant gets several. One value is no evidence about others: where the calls that a program serves
-have only one, it is run with values that other calls of the tape had.
+- Ints: a trace turns a varying int into a symbol, which fails ``isinstance(n, int)``, so a model
+  that checks takes another branch (rule 15 of docs/decisions/export-strategies.md).
+- Small integer tensors: a model that reads one with Python (``for h, w in grid.tolist()``) can be
+  traced only if its values are known.
+- Texts and floats: ``torch.export`` makes constants of them. Floats are tried as inputs first
+  (:func:`with_open_floats`). For the rest, replay shows whether a constant matters: a program that
+  reproduces calls with other values serves all of them. Otherwise each program serves one value,
+  and a variant gets several. If the calls that a program serves have one value only, nothing is
+  known about others, so it runs with values from other calls of the tape.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def varying_ints(variant: VariantFacts) -> list[Column]:
 
 
 def int_value_parts(variant: VariantFacts) -> Iterator[VariantFacts]:
-    """A variant for each combination of its ints, most calls first. The ints are constants of
-    it."""
+    """A variant for each combination of its ints, which are constants of it; those with most calls
+    first."""
     columns = varying_ints(variant)
     by_values: dict[tuple[int, ...], list[tuple[SizeRow, Seen]]] = defaultdict(list)
     for row, seen in variant.rows.items():
@@ -79,13 +78,13 @@ _MAX_ELEMENTS = 64
 def tensor_value_parts(
     variant: VariantFacts, calls: Calls, sorter: CallSorter
 ) -> Iterator[tuple[LeafPath, int, Iterator[VariantFacts]]]:
-    """The tensors whose values may have to be known, most promising first, each with the number of
-    its values, and a variant per value.
+    """The tensors whose values a trace may need, the most promising first, each with the number of
+    its distinct values and a variant for each value.
 
     Args:
-        variant: could not be exported, because values are not known.
+        variant: could not be exported, because values are unknown.
         calls: of the tape.
-        sorter: lays them out.
+        sorter: sorts them.
     """
     for place in _small_integers(variant)[:_MAX_TENSORS_TRIED]:
         where = variant.group.layout.tensors[place]
@@ -98,7 +97,7 @@ def _part(
     variant: VariantFacts, place: int, number: int, value: Any, firsts: dict[SizeRow, CallRef]
 ) -> VariantFacts:
     shown = str(value.tolist())
-    # Different values have different names: a value that is too long to be one gets a number.
+    # Names must differ, so a value that is too long for a name gets a number.
     is_short = len(shown) <= _MAX_SHOWN_VALUE
     where = variant.group.layout.tensors[place]
     name = f"{variant.name}, {where}{f'={shown}' if is_short else f' of value {number}'}"
@@ -116,8 +115,8 @@ def _part(
 def _by_value(
     variant: VariantFacts, place: int, calls: Calls, sorter: CallSorter
 ) -> list[tuple[Any, dict[SizeRow, CallRef]]]:
-    """The values of a tensor, each with the rows of its calls and their first call. A variant may
-    have some of the rows of its group."""
+    """The values of a tensor, each with the rows of its calls and the first call of each row. A
+    variant may have only some rows of its group."""
     own = {row for row, _ in variant.rows.items()}
     found: dict[str, tuple[Any, dict[SizeRow, CallRef]]] = {}
     for call in calls:
@@ -166,10 +165,10 @@ def with_open_floats(variant: VariantFacts) -> VariantFacts | None:
 
 @dataclass
 class ValueCalls:
-    """The calls of a variant that have one value for each text and float that varies.
+    """The calls of a variant that agree in every varying text and float.
 
     Attributes:
-        values: by place among the scalars.
+        values: by number among the scalars.
         rows: the distinct sizes, each with its calls.
     """
 
@@ -190,14 +189,14 @@ class ValueCalls:
 def calls_by_value(
     variant: VariantFacts, calls: Calls, sorter: CallSorter, *, of_group: bool = False
 ) -> list[ValueCalls]:
-    """The calls of a variant by the values that vary in it, most calls first. Of more than 1,024
-    values the earliest are given.
+    """The calls of a variant by its varying texts and floats, those with most calls first. Of more
+    than 1,024 combinations, the earliest.
 
     Args:
         variant: whose calls.
         calls: of the tape.
-        sorter: lays them out.
-        of_group: whether calls with other sizes count too, which are of other variants.
+        sorter: sorts them.
+        of_group: whether calls of other variants of the group, with other sizes, count as well.
     """
     varying = {(place.argument, place.path) for place in variant.group.varying}
     places = {
@@ -232,14 +231,14 @@ def serves_all_values(
     everywhere: Sequence[ValueCalls],
     session: Session,
 ) -> bool:
-    """Whether a program that was traced with one value returns what the model does for others; a
-    note says how many were tried. Of many values the ones with most calls are tried.
+    """Whether a program that was traced with one value agrees with the model for others. A note
+    says how many were tried; of many, those with most calls.
 
     Args:
-        program: what was traced.
-        attempt: what came of it so far; comparisons are added to it.
-        values: all that calls of its variant had.
-        everywhere: those, and what calls of other sizes had.
+        program: the program.
+        attempt: that made it; comparisons are added to it.
+        values: of the calls of its variant.
+        everywhere: the same, and those of calls with other sizes.
         session: runs calls.
     """
     tried = values[:_MAX_TRIED]
@@ -253,7 +252,7 @@ def serves_all_values(
     served = [seen.first for row, seen in program.variant.rows.items()
               if attempt.rows.get(row) == "ok"]  # fmt: skip
     if not served:
-        return True  # it serves no call: there is nothing to say of values
+        return True  # it serves no call, so values do not matter
     known = {repr(value.values) for value in good}
     if len(known) < 2:
         call = session.find(served[0])
@@ -274,7 +273,7 @@ def serves_all_values(
 
 
 def _others_than(call: Call, values: Sequence[ValueCalls], session: Session) -> list[ValueCalls]:
-    """A few values that a call does not have."""
+    """A few combinations of values that differ from those of a call."""
     own = session.sorter.sorted(call.record.inputs)
     scalars = own.layout.scalars_of(call.record.inputs.scalars)
     others = (
@@ -285,8 +284,8 @@ def _others_than(call: Call, values: Sequence[ValueCalls], session: Session) -> 
 
 
 def _agrees_with_model(program: Program, call: Call, value: ValueCalls, session: Session) -> bool:
-    """Whether a program returns what the model does for a recorded call that has, for its texts and
-    floats, the values of another one."""
+    """Whether a program agrees with the model for a recorded call whose texts and floats are
+    replaced by those of another one."""
     try:
         sample = session.sample(program.variant, call)
         scalars = [value.values.get(i, one) for i, one in enumerate(sample.scalars)]
@@ -299,8 +298,8 @@ def _agrees_with_model(program: Program, call: Call, value: ValueCalls, session:
 
 
 def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> VariantFacts:
-    """The variant of the calls with one value. Its name shows no private text, but the number of
-    the value instead."""
+    """The variant of the calls with one combination of values. Its name shows a number instead of a
+    private text."""
     places = variant.group.layout.scalars
     shown = ", ".join(
         f"{places[i]}={text}" if repr(constant) == text else f"{places[i]} of value {number}"

@@ -45,7 +45,8 @@ __all__ = ["Attempt", "Gap", "RowOutcome", "Scope", "VariantVerdict", "takes", "
 RowOutcome = Literal["ok", "wrong", "rejected", "failed", "untried"]
 
 _MAX_UNTRIED, _MAX_UNVERIFIED = 10_000, 5
-"""Parts of an output that could not be compared, as many as an attempt names."""
+"""How many sizes that were not tried, and parts of outputs that could not be compared, an attempt
+lists."""
 
 
 def _internal(make: Callable[[], Any]) -> Any:
@@ -53,34 +54,34 @@ def _internal(make: Callable[[], Any]) -> Any:
 
 
 class Attempt(BaseModel):
-    """One try to make a program, and what came of it. ``model_dump_json()`` gives it as JSON,
-    without ``rows``, and the sizes in ``rejected`` and others, which are of use to the export only.
+    """One attempt to make a program, and its result. ``model_dump_json()`` returns it as JSON,
+    without ``rows`` and the lists of sizes in ``rejected`` and others, which only the export uses.
 
     Attributes:
         variant: its name.
         strategy: how it was tried.
         sample: the arguments that it was tried with; None if nothing was traced.
         reproduced, tried: how many recorded sizes the program reproduced, and how many were run.
-        unrun: how many were not run, because the time was up, or one before had failed.
-        agreed, probed: the same for sizes that no call had, compared with the model itself.
+        unrun: how many were not run, because the time was up or an earlier one failed.
+        agreed, probed: the same for unrecorded sizes, compared with the model itself.
         wrong: at how many of them the program returned other values.
         declined: at how many more the model itself raised an error, which proves nothing.
         error: why it failed, or what is wrong with the first call at which the program failed or
             returned other values.
-        remark: what is no error: the first condition of the program that a recorded call does not
-            meet, what came of the first size that no call had, or that the time was up.
+        remark: what is not an error: the first condition of the program that a recorded call
+            breaks, the result at the first unrecorded size, or that the time was up.
         seconds: how long it took.
-        rows: what became of each recorded size: ``ok``, ``wrong``, ``rejected``, ``failed`` if the
+        rows: the outcome of each recorded size: ``ok``, ``wrong``, ``rejected``, ``failed`` if the
             program raised an error although its conditions allow the size, or ``untried`` if the
             time was up.
         failed: at how many sizes that its conditions allow the program raised an error.
-        rejected, wrong_at, failed_at, agreed_at: the sizes that no call had and that the program
-            rejected, or at which it returned other values, raised an error, or agreed.
-        untried: the sizes that no call had and at which the model was not run, with the reason.
+        rejected, wrong_at, failed_at, agreed_at: the unrecorded sizes that the program rejected, or
+            at which it returned other values, raised an error, or agreed.
+        untried: the unrecorded sizes at which the model was not run, with the reason.
         compared: how many values were compared in all of these runs.
-        unverified: what could not be compared: where it is in the outputs, and why.
+        unverified: what could not be compared: its place in the outputs, and why.
         by_values: whether the program depends on the values of a call, not only on its sizes.
-        is_untranslated: whether a program was traced that does what no ONNX model does.
+        is_untranslated: whether ONNX cannot express a program that was traced.
     """
 
     variant: JsonText
@@ -122,7 +123,7 @@ class Attempt(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def what(self) -> str:
-        """How it was tried, in words."""
+        """The strategy and the arguments, in words."""
         return str(Tried(self.strategy, self.sample))
 
     def note(self, remark: Fact) -> None:
@@ -131,20 +132,20 @@ class Attempt(BaseModel):
 
     @property
     def summary(self) -> Fact | None:
-        """What came of it, if it is not all that one could wish for."""
+        """The error, or else the remark; None if the attempt was perfect."""
         return self.error or self.remark
 
     def note_wrong(self, sizing: Sizing) -> None:
-        """Counts a size that no call had and at which the program returned other values."""
+        """Counts an unrecorded size at which the program returned other values."""
         self.wrong += 1
         self.wrong_at.append(sizing)
 
     def note_untried(self, variant: VariantFacts, sizing: Sizing, why: Fact) -> None:
-        """Adds a size that no call had and at which the model was not run."""
+        """Adds an unrecorded size at which the model was not run."""
         self.untried.append(UntriedSize(sizes_in_words(variant, sizing), why))
 
     def note_compared(self, sizing: Sizing, found: Verdict) -> None:
-        """Counts a size that no call had, at which the program ran to its end."""
+        """Counts an unrecorded size at which the program returned."""
         self.probed += 1
         self.add(found)
         if found.agrees:
@@ -162,7 +163,7 @@ class Attempt(BaseModel):
 
     @property
     def rejects(self) -> bool:
-        """Whether nothing came of it, or the program rejects a size that was tried."""
+        """Whether there is no program, or it rejects a size that was tried."""
         return (
             not self.tried
             or bool(self.rejected)
@@ -171,7 +172,7 @@ class Attempt(BaseModel):
 
     @property
     def perfect(self) -> bool:
-        """Whether the program also agreed with the model at all sizes that no call had."""
+        """Whether the program also agreed with the model at all unrecorded sizes."""
         return self.ok and self.agreed == self.probed
 
 
@@ -201,19 +202,19 @@ class VariantVerdict(Fact, code="verdict"):
 
     Attributes:
         variant: its name.
-        scope: ``"general"``: every recorded size has a program that takes others as well, and each
-            size that varied may have values that nobody recorded. ``"recorded sizes only"``: some
-            of that is not so. ``"rejected"``: no call is served.
+        scope: ``"general"``: every recorded size has a program that accepts others as well, and
+            each size that varied may have unrecorded values. ``"recorded sizes only"``: some of
+            that is not so. ``"rejected"``: no call is served.
         calls: how many calls it has on the tape.
-        sizes: how many recorded sizes were looked at.
+        sizes: how many recorded sizes were checked.
         rejected: how many of them have no program.
         lacks_values: whether some recorded values have none.
         constant: how many have only programs for one size or one value.
-        open: the dimensions and numbers that may have values that nobody recorded.
-        closed: those that varied, and may not; and floats that differ between variants, each of
-            which is for one value.
-        tried, taken: how many unrecorded sizes were looked at, and how many of them a
-            program takes.
+        open: the dimensions and numbers that may have unrecorded values.
+        closed: those that varied and may not; and floats that differ between variants, each of
+            which serves one value.
+        tried, taken: how many unrecorded sizes were checked, and how many of them a program
+            accepts.
         reason: why the scope is not ``"general"``; None if no size varied.
     """
 
@@ -259,8 +260,8 @@ def _tensors(variant: VariantFacts) -> Hashable:
 
 
 def _floats_of(variants: Iterable[VariantFacts]) -> dict[Hashable, list[str]]:
-    """The floats that differ between variants of the same tensors, where None is a default that was
-    not passed. A program for one float takes no other."""
+    """The floats that differ between variants with the same tensors; a default that was not passed
+    counts as None. A program for one float accepts no other."""
     found: dict[Hashable, list[dict[str, str]]] = defaultdict(list)
     for variant in variants:
         fixed = {str(place): repr(v) for place, v in variant.group.fixed() if type(v) is float}
@@ -276,7 +277,7 @@ def _floats_of(variants: Iterable[VariantFacts]) -> dict[Hashable, list[str]]:
 
 
 def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
-    """Whether a variant that was exported has calls of one of the tape."""
+    """Whether an exported variant contains calls of a variant of the tape."""
     key = variant.group.key
     if not part.group.key.covers(key):
         return part.completion_of(key) is not None
@@ -303,7 +304,9 @@ def _verdict_on(
         limits += [narrow.why_only] if narrow is not None and narrow.why_only else []
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     moved = [i for i in free if _may_move(wide, variant, i)]
-    beside = _beside(variant)
+    # Near the recorded sizes, and twice and half as large.
+    near = (sizings_unseen, sizings_beyond, sizings_below)
+    beside = list(dict.fromkeys(one for kind in near for one in kind(variant, _MAX_UNSEEN)))
     taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
     lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in gaps)
     lacks_sizes = bool(rejected) or any(one.kind != "values" for one in gaps)
@@ -352,32 +355,22 @@ def _numbers(programs: Iterable[Program], variant: VariantFacts, *, held: bool) 
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
-    """Whether a program takes the sizes of a row of a variant."""
+    """Whether a program accepts the sizes of a row of a variant."""
     return None in _rejections(programs, variant, row)
 
 
 def _rejections(
     programs: Iterable[Program], variant: VariantFacts, row: SizeRow
 ) -> Iterator[Fact | None]:
-    """Why each program that is for these calls rejects sizes; None if it takes them."""
+    """Why each program for these calls rejects the sizes; None if it accepts them."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
         if own is not None:
             yield program.rejects(own)
 
 
-def _beside(variant: VariantFacts) -> list[Sizing]:
-    """Sizes that no call had, near the recorded ones, and twice and half as large."""
-    found = [
-        *sizings_unseen(variant, _MAX_UNSEEN),
-        *sizings_beyond(variant, _MAX_UNSEEN),
-        *sizings_below(variant, _MAX_UNSEEN),
-    ]
-    return list(dict.fromkeys(found))
-
-
 def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) -> bool:
-    """Whether a program takes a value of a symbol that no call had, with recorded ones of the
+    """Whether a program accepts an unrecorded value of a symbol, with recorded values of the
     others."""
     symbol = variant.symbols[place]
     known = set(symbol.values)

@@ -65,8 +65,8 @@ __all__ = [
 ]
 
 CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
-"""Who makes a call: somebody, now; the tape that was exported; or a tape of which nobody knows
-whether it was exported."""
+"""Where a call comes from: a caller now, the exported tape, or a tape that may not be the exported
+one."""
 
 _TRIED = "the programs' attempts and missing tell what was tried"
 _RECORDED: dict[CallOrigin, str] = {
@@ -74,23 +74,23 @@ _RECORDED: dict[CallOrigin, str] = {
     "tape": "export this tape, which has the call; if these programs are of it already, none could "
     f"be made that takes the call: {_TRIED}",
 }
-"""What to do about a recorded call that no program takes: to record it again is of no use."""
+"""What to do about a recorded call that no program accepts. Recording it again would not help."""
 
 
 def accepting_programs(
     programs: Mapping[str, Program], call: SortedCall, ignored: Collection[str] = ()
 ) -> tuple[list[Program], dict[str, Rejection]]:
-    """The programs that would take a call, as far as is known without its values and without
-    running them, and for each other program why it would not.
+    """The programs that would accept a call, as far as that is known without its values and without
+    running them; and for each other program, why it would not.
 
     Args:
         programs: by name; the first are preferred.
         call: the call.
-        ignored: arguments that the call passes and that do not count (:meth:`Tape.remove_inputs`).
+        ignored: arguments to ignore (:meth:`Tape.remove_inputs`).
     """
     found: list[Program] = []
     reasons: dict[str, Rejection] = {}
-    # The model would do something with such an argument, and no program knows what.
+    # The model would use such an argument, and no program knows how.
     passed = [name for name in call.layout.left_out if name not in ignored]
     left_out = LeftOut(tuple(passed)) if passed else None
     for program in programs.values():
@@ -105,8 +105,8 @@ def accepting_programs(
 def taking_values(
     found: Sequence[Program], call: SortedCall, sample: Sample, reasons: dict[str, Rejection]
 ) -> Iterator[tuple[Program, Sample]]:
-    """Those programs that take the values of a call as well, each with these in its own layout. Why
-    the others do not is added to ``reasons``."""
+    """The programs that accept the values of a call as well, each with the values in its layout.
+    Why the others do not is added to ``reasons``."""
     for program in found:
         own = in_variant(program.variant, sample, call.key, call.row, program.device)
         rejection = program.rejects_values(own)
@@ -126,23 +126,23 @@ def serve(
     ignored: Collection[str] = (),
     origin: CallOrigin = "caller",
 ) -> tuple[Program, list[Any]]:
-    """Runs a call through the first program that takes it.
+    """Runs a call through the first program that accepts it.
 
     Args:
         programs: as above.
         call: the call.
         sample: its values.
         missing: why variants have no program, by name; for the error.
-        clone: whether the program gets copies of the tensors, which it may write to.
+        clone: whether the program gets copies of the tensors, because it may write to them.
         ignored: as above.
-        origin: who makes the call.
+        origin: where the call comes from.
 
     Returns:
         The program, and its flat outputs.
 
     Raises:
-        NoVariant: no program takes it; says why not.
-        Exception: what a program raises that is not about its inputs.
+        NoVariant: no program accepts it; says why not.
+        Exception: an error of a program that does not concern its inputs.
     """
     found, reasons = accepting_programs(programs, call, ignored)
     for program, own in taking_values(found, call, sample, reasons):
@@ -170,15 +170,15 @@ def no_variant(
     *,
     origin: CallOrigin = "caller",
 ) -> NoVariant:
-    """The error that no program takes a call, with what to do about it.
+    """The error that no program accepts a call, with what to do about it.
 
     Args:
         text: the error in words.
-        programs: that were asked.
+        programs: that were tried.
         call: the call.
-        reasons: why each program does not take it.
+        reasons: why each program rejects it.
         missing: why variants have no program, by name.
-        origin: who makes the call.
+        origin: where the call comes from.
     """
     not_exported = {name: NotExported(why) for name, why in missing.items()}
     ordered = sorted(reasons, key=lambda name: _distance(programs.get(name), call))
@@ -190,8 +190,8 @@ def no_variant(
 
 
 def _distance(program: Program | None, call: SortedCall) -> tuple[bool, bool, int]:
-    """How far a program is from taking a call: first those for calls of its structure, of these the
-    ones that take more than single sizes, and those with the same arguments."""
+    """How far a program is from accepting a call: programs for its structure come first, then those
+    that serve more than single sizes, then those with the same arguments."""
     if program is None:
         return True, True, 0
     own = program.variant.group
@@ -208,7 +208,7 @@ def _advice(
     missing: Mapping[str, Fact],
     origin: CallOrigin,
 ) -> str:
-    """What helps with a call that no program takes."""
+    """What to do about a call that no program accepts."""
     if any(isinstance(reason, SharesMemory) for reason in reasons.values()):
         return "pass a copy of it, if a copy is meant"
     every = programs.values()
@@ -232,7 +232,7 @@ def _advice(
 
 
 def _unknown_to(call: SortedCall) -> list[str]:
-    """The arguments of a call that the exported method does not have."""
+    """The arguments of a call that the exported method lacks."""
     signature = call.signature
     if signature.variadic_keyword is not None:
         return []
@@ -244,12 +244,12 @@ def _unknown_to(call: SortedCall) -> list[str]:
 
 
 Held = Callable[[], AbstractContextManager[list[Any]]]
-"""Gives what a run is made within, and the modules whose state may change there."""
+"""Returns the context of a run, which yields the modules whose state may change."""
 
 
 class ModelReference(Protocol):
-    """The model that programs were exported from. It is called for calls whose values are not on
-    the tape."""
+    """The model that programs were exported from. It runs calls whose values are not on the
+    tape."""
 
     @property
     def module(self) -> Any: ...
@@ -277,11 +277,11 @@ class ProgramsRunner(Runner):
         sorter: lays calls out.
         source: the calls.
         missing: why variants have no program, by name.
-        reference: the model; None if it is not here.
-        tolerances: how far results may be from the recorded ones.
-        shapes_suffice: whether a call may be compared in structure, dtypes and shapes where the
-            tape has no values and the model is not here. Otherwise such a call is not verified.
-        origin: whether it is known that the programs were exported from these calls.
+        reference: the model; None if there is none.
+        tolerances: how far results may differ from the recorded ones.
+        shapes_suffice: whether a call may be compared in structure, dtypes and shapes if the tape
+            has no values and there is no model. Otherwise such a call is not verified.
+        origin: whether the programs are known to be exported from these calls.
     """
 
     raises_as_recorded = False
@@ -315,8 +315,8 @@ class ProgramsRunner(Runner):
 
     @cached_property
     def _verdicts_in_order(self) -> dict[CallRef, Verdict]:
-        """The calls that are reproduced if each begins with the state that the one before left;
-        the first of each recording with the state at the export."""
+        """The calls that are reproduced if each starts from the state that the previous one left,
+        and the first of each recording from the state at the export."""
         right: dict[CallRef, Verdict] = {}
         for _, calls in groupby(self.source.calls, lambda call: call.ref.tape):
             with self._undisturbed() as modules:
@@ -331,8 +331,8 @@ class ProgramsRunner(Runner):
 
     @contextmanager
     def _undisturbed(self) -> Iterator[list[Any]]:
-        """Puts buffers back that programs write to: the model's, which its programs share, or, if
-        the model is not here, the programs' own. Yields the modules that have them."""
+        """Restores the buffers that programs write to: the model's, which its programs share, or
+        without a model the programs' own. Yields the modules that have them."""
         from calltape_analyzer.model.randomness import generators_kept
         from calltape_analyzer.model.state import unchanged
 
@@ -354,12 +354,12 @@ class ProgramRun(Run):
     """A recorded call through a program.
 
     Args:
-        reference: the model; None if it is not here.
-        explains: whether a difference is explained, for which the model may be called.
+        reference: the model; None if there is none.
+        explains: whether to explain a difference, for which the model may run.
 
     Attributes:
-        program: that takes the call.
-        sample: its values, as the program's variant has them.
+        program: that serves the call.
+        sample: the values of the call in the layout of the program's variant.
     """
 
     program: Program
@@ -377,8 +377,8 @@ class ProgramRun(Run):
         return self._reference.expected(self.program, call, self.sample)
 
     def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
-        """The verdict with its reason, if the model's state or random numbers are the reason.
-        Random numbers are no difference to the model."""
+        """The verdict with its reason, if that is the model's state or random numbers. A call that
+        only draws other random numbers does not differ from the model."""
         program, reference, got = self.program, self._reference, self.returned.leaves
         if verdict.against == "tape" and verdict.agrees:
             program.note_layouts(expected, got)
@@ -406,7 +406,7 @@ class ProgramRun(Run):
 
 
 class _ServedRun(ProgramRun):
-    """A call through the first program that takes it."""
+    """A call through the first program that accepts it."""
 
     def __init__(
         self, runner: ProgramsRunner, call: Call, held: Held, *, explains: bool = True
@@ -450,7 +450,7 @@ class _ServedRun(ProgramRun):
             for module in modules:
                 leaves = copied_from_state(module, leaves)
         self.program, self.variant = program, program.name
-        # The same values: to read them once more takes as long as a small program.
+        # The same values, because reading them again takes as long as a small program.
         device = program.device
         self.sample = in_variant(program.variant, self._given, placed.key, placed.row, device)
         return leaves

@@ -292,13 +292,9 @@ class TorchModel(ExportedModel):
                 stack.enter_context(register_flattening_functions(tape=tape))
             yield cls.from_file(source, trusted=trusted) if is_path else cls(source)
 
-    @property
+    @cached_property
     def module(self) -> Any:
         """What is called, made when it is first needed. It has the program's buffers."""
-        return self._module
-
-    @cached_property
-    def _module(self) -> Any:
         return self.exported.module()
 
     @cached_property
@@ -318,7 +314,8 @@ class TorchModel(ExportedModel):
         return self.exported.call_spec.in_spec
 
     @cached_property
-    def _conditions(self) -> Conditions:
+    def conditions(self) -> Conditions:
+        """The guards of the program."""
         return Conditions.of(self.exported, list(self._inputs))
 
     @property
@@ -349,7 +346,7 @@ class TorchModel(ExportedModel):
 
     def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
         values = self._flat(sizes)
-        return self._conditions.reject(values, self._arguments(values))
+        return self.conditions.reject(values, self._arguments(values))
 
     def _arguments(self, values: Sequence[Any]) -> dict[str, Any]:
         """The inputs by parameter, nested as the program takes them, as far as its spec names

@@ -75,23 +75,23 @@ class Program:
         conditions: what the trace assumed about sizes.
         classes: the classes that results may be made of.
         device: where its tensors are.
-        only: the sizes that it may serve, if it gave wrong values at others; None for all sizes
+        only: the sizes that it may serve, if it returned wrong values at others; None for all sizes
             that it does not reject itself.
         returned: the items of the result that are arguments, which the model changes.
         all_notes: its notes and remarks.
         state: the parameters, buffers and attributes of the model that a call changes.
-        changed_state: the names in ``state`` that a run of the program changed as well.
-        depends: whether the model returns something else in calls in a row because of state that
-            the program does not change; None if that was not tried.
+        changed_state: the names in ``state`` that a run of the program changes as well.
+        depends: whether later calls of the model depend on state that the program does not change;
+            None if that was not tried.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
-            that the program does not write to. No call of it does what the model does.
-        no_aliases: the tensors among the arguments, by number, for which the model returns
-            something else if they are its own, so that such calls are rejected.
-        owner: the model, if it is here.
-        made_by: how it was made; None for a program of somebody else.
-        traced: the program of torch that :attr:`model` was converted from, while it is exported.
-        draws: the generators that the model draws random numbers from; empty if it does not, or if
-            nothing that was compared depends on them.
+            that the program does not write to. No call of it reproduces the model.
+        no_aliases: the numbers of the tensors among the arguments that must not be the model's own,
+            because the model returns something else then.
+        owner: the model, if it is in this process.
+        made_by: the strategy that made it; None for a program that calltape did not make.
+        traced: the torch program that :attr:`model` was converted from, during an export.
+        draws: the generators that the model draws random numbers from; empty if nothing that was
+            compared depends on them.
     """
 
     variant: VariantFacts
@@ -126,16 +126,16 @@ class Program:
 
     @property
     def notes(self) -> list[Note]:
-        """What a person should know about it."""
+        """What a user should know about it."""
         return [note for note in self.all_notes if not note.is_remark]
 
     @property
     def remarks(self) -> list[Note]:
-        """What was tried and came out well."""
+        """What was tried with success."""
         return [note for note in self.all_notes if note.is_remark]
 
     def note(self, note: Note) -> None:
-        """Adds a note, if it is not there yet."""
+        """Adds a note, unless it is there already."""
         if note not in self.all_notes:
             self.all_notes.append(note)
 
@@ -145,26 +145,31 @@ class Program:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is for the sizes of one recorded call, or for one value of a tensor, because
-        no program for more could be made."""
+        """Whether it serves the sizes of one recorded call, or one value of a tensor, because no
+        more general program could be made."""
         return self.has(kinds.OneSize) or bool(self.plan.frozen)
 
     @property
     def depends_on_values(self) -> bool:
-        """Whether it may have conditions on values of tensors, which only a run of it checks."""
+        """Whether it may have conditions on values of tensors, which only a run checks."""
         return self.has(kinds.ByValues)
 
     def note_state(self, values: Mapping[str, str]) -> None:
         """Adds parameters, buffers and attributes of the model that a call changed.
 
         Args:
-            values: by name what each was at the export, in words; empty if that is long.
+            values: by name, the values at the export, in words; empty for long values.
         """
         known = tuple(sorted({*self.state, *values}))
         if known == self.state and not values:
             return
         self.state = known
-        notes = self._notes_of_state(values)
+        lost = self.lost
+        kept = tuple(name for name in self.state if name not in lost)
+        notes: list[Note] = [kinds.StateKept(kept)] if kept else []
+        if lost:
+            shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
+            notes.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
         before = [
             note for note in self.all_notes if isinstance(note, kinds.StateKept | kinds.StateLost)
         ]
@@ -172,16 +177,16 @@ class Program:
             self.all_notes = [note for note in self.all_notes if note not in before] + notes
 
     def note_unwritten(self, name: str, *, is_returned: bool) -> None:
-        """Adds a tensor among the arguments that the model writes to, and the program does not. If
-        the model returns it as well, its new values are in the result."""
+        """Adds a tensor among the arguments that the model writes to and the program does not. If
+        the model returns it as well, the result contains its new values."""
         if is_returned or name not in self.unwritten:
             self.all_notes.append(kinds.Unwritten(name, is_returned))
         if not is_returned and name not in self.unwritten:
             self.unwritten += (name,)
 
     def note_layouts(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
-        """Notes outputs that lie in memory in another way than recorded ones: strides are not
-        compared. Another runtime than torch has a layout of its own.
+        """Notes outputs whose strides differ from the recorded ones, since strides are not
+        compared. Other runtimes than torch choose their own.
 
         Args:
             expected, got: by path.
@@ -191,8 +196,8 @@ class Program:
                 self.note(kinds.OtherStrides(shown_path(path), now, was))
 
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
-        """Notes outputs that share memory with an argument when the model returns them. Whether the
-        program's do depends on how the caller's arguments lie in memory.
+        """Notes outputs of the model that share memory with an argument. Whether those of the
+        program do depends on the strides of the caller's arguments.
 
         Args:
             views: the numbers of the arguments, by the path of an output.
@@ -205,21 +210,21 @@ class Program:
             self.note(kinds.SharedMemory(name, tuple(outputs)))
 
     def note_draws(self, generators: Sequence[str]) -> None:
-        """Notes that results depend on random numbers, and the generators that these are from."""
+        """Notes that results depend on random numbers, and their generators."""
         if not self.draws:
             self.draws = tuple(generators)
             self.all_notes.append(kinds.Draws(self.draws))
 
     def unknown_classes(self) -> list[str]:
-        """The classes of objects in its results that are not known here."""
+        """The classes of objects in its results that are unknown in this process."""
         nodes = (node for root in self.result[0].layout.nodes.values() for node in walk(root))
         typed = (node for node in nodes if isinstance(node, FieldsNode | SequenceNode | DictNode))
         names = {node.type for node in typed if node.type is not None}
         return sorted(name for name in names if self.classes.get(name) is None)
 
     def unmade(self, outputs: Sequence[Any]) -> list[Fact]:
-        """The objects of a result that cannot be made although their classes are known here, each
-        with the reason. Whoever calls the program gets placeholders for them."""
+        """The objects of a result that cannot be made although their classes are known, each with
+        the reason. The caller gets placeholders for them."""
         return [
             kinds.ComesAsPlaceholder(one.type_name, one.reason)
             for one in placeholders_in(self.value(outputs))
@@ -232,27 +237,18 @@ class Program:
         keeps = self.changed_state if self.model.has_state else ()
         return [name for name in self.state if name not in keeps]
 
-    def _notes_of_state(self, values: Mapping[str, str]) -> list[Note]:
-        lost = self.lost
-        kept = tuple(name for name in self.state if name not in lost)
-        found: list[Note] = [kinds.StateKept(kept)] if kept else []
-        if lost:
-            shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
-            found.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
-        return found
-
     @cached_property
     def _result_leaves(self) -> tuple[FormLeaf, ...]:
         return tuple(self.result[1].leaves())
 
     def inputs(self, sample: Sample) -> dict[str, Any]:
-        """What :attr:`model` takes for a sample, by name."""
+        """The inputs of :attr:`model` for a sample, by name."""
         return dict(zip(self.plan.names, self.plan.values(sample), strict=True))
 
     def outputs(self, sample: Sample) -> list[Any]:
         """The flat outputs for a sample, in the order of the result's leaves. The program writes to
-        the sample's tensors if the model does. It gets copies of those that lie in memory in
-        another way than it was traced with.
+        the sample's tensors if the model does. It gets copies of tensors with other strides than it
+        was traced with.
 
         Raises:
             Exception: what the runtime raises.
@@ -275,8 +271,8 @@ class Program:
         ]
 
     def value(self, outputs: Sequence[Any]) -> Any:
-        """What the model would return, made of flat outputs. An object of a class that is not known
-        here is a :class:`~calltape_analyzer.Placeholder`."""
+        """What the model would return, made of flat outputs. An object of an unknown class is a
+        :class:`~calltape_analyzer.Placeholder`."""
         tensors, ints = self._placed(outputs)
         return self.result[0].build(tensors, ints, self.classes, self.device)["output"]
 
@@ -345,8 +341,8 @@ class Program:
         return None
 
     def rejects_call(self, placed: SortedCall) -> Rejection | None:
-        """Why the program rejects a call; None if it takes it, as far as is known without the
-        values of tensors."""
+        """Why the program rejects a call; None if it accepts it, as far as that is known without
+        the values of tensors."""
         row = self.variant.row_in(placed.key, placed.row)
         if row is None:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
@@ -355,7 +351,7 @@ class Program:
         return _rejects_constants(self.variant, placed) or self.rejects(row, leaves)
 
     def rejects(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> Rejection | None:
-        """Why the program rejects the sizes of a row; None if it takes them.
+        """Why the program rejects the sizes of a row; None if it accepts them.
 
         Args:
             row: the sizes.
@@ -365,16 +361,16 @@ class Program:
         if rejection is None and (traced := self.conditions_reject(row, leaves)) is not None:
             rejection = reasons.ByTrace(traced)
         if rejection is None and self.only is not None and row not in self.only:
-            # Nobody knows whether it would be right at a size that was not recorded.
+            # It is unknown whether it would be right at a size that was not recorded.
             return reasons.Unverified(row in self._rows, self._serves_only)
         return rejection
 
     def serve_only(self, rows: Collection[SizeRow], why: Fact) -> None:
-        """Lets it serve recorded sizes at which it was right, and no others.
+        """Restricts it to the recorded sizes at which it was right.
 
         Args:
             rows: these sizes.
-            why: what makes others doubtful.
+            why: the reason to reject all others.
         """
         self.only = frozenset(rows)
         self.all_notes.append(kinds.ServesOnly(len(self.only), why))
@@ -390,7 +386,7 @@ class Program:
         return next((note for note in self.all_notes if isinstance(note, kinds.ServesOnly)), None)
 
     def knows_and_rejects(self, call: SortedCall) -> bool:
-        """Whether it was exported from calls of these sizes, among others, and rejects them."""
+        """Whether it was exported from calls of these sizes, among others, but rejects them."""
         row = self.variant.row_in(call.key, call.row)
         return row is not None and row in self._rows and self.rejects(row) is not None
 
@@ -406,7 +402,7 @@ class Program:
         return self.conditions.reject(values, named)
 
     def has_known_conditions(self) -> bool:
-        """Whether all conditions of the program can be checked here."""
+        """Whether all conditions of the program can be evaluated."""
         row = self.variant.rows.row(0)
         pairs = zip(self.variant.group.facts, row.shapes, strict=True)
         leaves = [Leaf.model_construct(dtype=facts.dtype, shape=shape) for facts, shape in pairs]
@@ -415,7 +411,7 @@ class Program:
     def _sized(
         self, row: SizeRow, leaves: Sequence[Leaf] | None = None
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The inputs that a row has, without data: in order, and nested by argument."""
+        """The inputs of a row, without data: in order, and nested by argument."""
         facts, kept = self.variant.group.facts, kept_layouts(self.variant)
         tensors = []
         for i, (shape, fact) in enumerate(zip(row.shapes, facts, strict=True)):
@@ -442,7 +438,7 @@ def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
 
 
 def _rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.OtherValue | None:
-    """Why a program that is for one value is not for a call; None if it is."""
+    """Why a program for one value rejects a call; None if it accepts it."""
     given = constants_of(call) if variant.constant_scalars else {}
     for i, value in variant.constant_scalars.items():
         place = variant.group.layout.scalars[i]
@@ -456,7 +452,8 @@ def _rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.Other
 def unknown_class_in(
     group: Group, placed: SortedCall, classes: ClassIndex
 ) -> reasons.UnknownClass | None:
-    """The first argument that differs from a group's for this reason; None if none does.
+    """The first argument that differs from a group's because its class is unknown; None if there is
+    none.
 
     Args:
         group: of the program.

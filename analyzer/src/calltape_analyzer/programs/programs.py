@@ -1,6 +1,6 @@
-"""All programs of an export: each call goes to the program that accepts it (``dispatch.py``).
+"""All programs of an export. Each call goes to the first program that accepts it (``dispatch.py``).
 
-Takes calls, live or recorded; returns results, or a report of how far they are from the recorded
+Takes live or recorded calls; returns results, or a report that compares them with the recorded
 ones.
 """
 
@@ -45,17 +45,16 @@ _ABSENT = object()
 class Programs(Mapping[str, Program], Shown):
     """The programs of a tape, by the name of their variant.
 
-    A call of it runs the program that accepts the arguments, and returns what the model would. It
-    has the signature of what was recorded, so that it can stand in for the method
-    (``model.forward = programs``).
+    Calling it runs the program that accepts the arguments, and returns what the model would. It has
+    the signature of the recorded method, so that it can replace it (``model.forward = programs``).
 
     Attributes:
-        attempts: what was tried to export them.
+        attempts: what the export tried.
         missing: why variants have no program, by name.
         all_notes: notes and remarks about the export as a whole.
         verdicts: which new calls of each variant will be served.
         parts: programs of submodules that were exported as well, by the submodule's name.
-        sorter: lays calls out in the way in which the programs were made for them.
+        sorter: sorts calls as the export did.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Programs(Mapping[str, Program], Shown):
         tape: Tape | None = None,
     ) -> None:
         self._programs = {program.name: program for program in programs}
-        # A program that takes any int takes its default as well.
+        # A program that accepts any int accepts its default as well.
         self.sorter = sorter.agreeing(one.variant.group.layout for one in programs)
         self._reference = reference
         if reference is not None:
@@ -84,7 +83,8 @@ class Programs(Mapping[str, Program], Shown):
         self.missing = dict(missing or {})
         self.all_notes = tuple(all_notes)
         self.verdicts = tuple(verdicts)
-        # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
+        # transformers inspects the signature of ``forward``, also after ``model.forward =
+        # programs``.
         self.__signature__ = self.sorter.signature.as_python()
 
     def __getitem__(self, name: str) -> Program:
@@ -101,23 +101,28 @@ class Programs(Mapping[str, Program], Shown):
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a person should know about the export as a whole."""
+        """What a user should know about the export as a whole."""
         return tuple(note for note in self.all_notes if not note.is_remark)
 
     @property
     def remarks(self) -> tuple[Note, ...]:
-        """What could have been done in less time."""
+        """What could have taken less time."""
         return tuple(note for note in self.all_notes if note.is_remark)
 
     def _sketch(self) -> Sketch:
-        rows = [(name, _outcome(program)) for name, program in self._programs.items()]
+        rows: list[tuple[str, str]] = []
+        for name, program in self._programs.items():
+            kind = type(program.model).__name__.removesuffix("Model")
+            sizes = "one recorded size or value only"
+            sizes = sizes if program.is_constant else "any size that it takes"
+            rows.append((name, "; ".join([f"{kind}, {sizes}", *map(str, program.notes[:2])])))
         rows += [(name, f"none: {reason}") for name, reason in self.missing.items()]
         return Sketch("Programs", head=("variant", "program"), rows=rows)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model would return for these arguments. A cache, list or dict that the model
         changes and returns has its new state afterwards, as with the model itself. An argument that
-        the model changes and does not return stays as it was (:attr:`Program.notes` says so).
+        the model changes and does not return stays as it is (:attr:`Program.notes` mentions it).
 
         Raises:
             NoVariant: no program accepts them; says why not, by variant. No program accepts an
@@ -131,14 +136,13 @@ class Programs(Mapping[str, Program], Shown):
 
     @contextmanager
     def installed(self, module: Any, *, method: str | None = None) -> Iterator[None]:
-        """Lets a model run by its programs in the block: they, and those of its :attr:`parts`, take
-        the place of the recorded method and of the parts' ``forward``. So ``generate()`` runs
-        exported programs.
+        """Replaces the recorded method of a model by these programs within the block, and the
+        ``forward`` of its :attr:`parts` by theirs. So ``generate()`` runs exported programs.
 
         Args:
             module: the model that was recorded.
-            method: the method that was recorded. By default the one that the tape names; programs
-                that were loaded have no tape, and take the place of ``forward``.
+            method: the recorded method; by default the one that the tape names. Loaded programs
+                have no tape, and replace ``forward``.
 
         Raises:
             UsageError: it has no such part, or no such method.
@@ -177,22 +181,22 @@ class Programs(Mapping[str, Program], Shown):
 
     @property
     def is_general(self) -> bool:
-        """Whether the programs serve calls of every variant that differ from the recorded ones in
-        each size that varied."""
+        """Whether the programs serve calls of every variant with unrecorded values of each size
+        that varied."""
         return all(one.scope == "general" for one in self.verdicts)
 
     @property
     def tolerances(self) -> Tolerances:
-        """How far results may be from the model's: the tolerances of the export, else the
-        runtime's."""
+        """How far results may differ from the model's: the tolerances of the export, or else of the
+        runtime."""
         if self._reference is not None:
             return self._reference.tolerances
         # All programs of one export have the same runtime.
         return next((p.model.tolerances for p in self._programs.values()), Tolerances())
 
     def accepting(self, *args: Any, **kwargs: Any) -> str:
-        """The name of the program that would take these arguments, as far as is known without
-        running it.
+        """The name of the program that would accept these arguments, as far as that is known
+        without running it.
 
         Raises:
             NoVariant: no program would; says why not.
@@ -206,12 +210,12 @@ class Programs(Mapping[str, Program], Shown):
         return found[0].name
 
     def inputs_for(self, *args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
-        """The name of the program that takes these arguments, and the inputs of its file by name
+        """The name of the program that accepts these arguments, and the inputs of its file by name
         and in order, to run the file without calltape. What the call lacks, such as the cache of a
         prefill, is empty.
 
         Raises:
-            NoVariant: no program takes them; says why not.
+            NoVariant: no program accepts them; says why not.
         """
         live = LiveCall(args, kwargs, self.sorter)
         placed = live.placed
@@ -227,13 +231,13 @@ class Programs(Mapping[str, Program], Shown):
         *,
         leaf_at: Callable[[int], Any],
     ) -> tuple[str | None, dict[str, Fact]]:
-        """The name of the program that would take a call of these sizes, None if none would, and
+        """The name of the program that would accept a call of these sizes, None if none would, and
         why the others would not. Nothing is run.
 
         Args:
             placed: the call.
-            ignored: arguments that it passes and that do not count (:meth:`Tape.remove_inputs`).
-            leaf_at: gives a tensor of the call by the number of its leaf. It is asked for those
+            ignored: arguments to ignore (:meth:`Tape.remove_inputs`).
+            leaf_at: returns a tensor of the call by the number of its leaf. It is called for those
                 that are constants of a program.
         """
         found, reasons = accepting_programs(self, placed, ignored)
@@ -250,14 +254,14 @@ class Programs(Mapping[str, Program], Shown):
 
     @property
     def value_warnings(self) -> list[Note]:
-        """Which programs may reject calls whose sizes they take, as a note."""
+        """Which programs may reject calls whose sizes they accept, as a note."""
         names = [program.name for program in self.values() if program.depends_on_values]
         return [ValuesUnchecked(tuple(names))] if names else []
 
     @property
     def has_constant_tensors(self) -> bool:
-        """Whether a program is for one value of a tensor, so that sizes do not tell all calls that
-        it takes."""
+        """Whether a program serves one value of a tensor, so that sizes do not decide which calls
+        it accepts."""
         return any(program.plan.frozen for program in self.values())
 
     def verify(
@@ -268,22 +272,22 @@ class Programs(Mapping[str, Program], Shown):
         progress: bool = False,
         failing: str | os.PathLike[str] | None = None,
     ) -> Report:
-        """Runs every recorded call through the program that accepts it, and compares. What the
-        export compared already, with the weights that the model still has, is not run again. A
-        program that writes to the state of its model is asked from the state at the export, and in
-        order for calls that it does not reproduce so.
+        """Runs every recorded call through the program that accepts it, and compares the results.
+        Calls that the export compared with the model's current weights do not run again. A program
+        that writes to the state of its model starts each call from the state at the export; calls
+        that are not reproduced then also run in order.
 
-        Values that are not on the tape are compared with those of the model after an export. Loaded
-        programs have no model, and such a call is not verified; :func:`replay` compares it in
+        After an export, values that are not on the tape are compared with the model's. Loaded
+        programs have no model, so such a call is not verified; :func:`replay` compares its
         structure, dtypes and shapes.
 
         Args:
-            tape: the tape; the one that was exported by default.
-            tolerances: how far results may be from the recorded ones; by default as in
+            tape: the tape; by default the exported one.
+            tolerances: how far results may differ from the recorded ones; by default as in
                 ``torch.testing``, wider for ONNX.
             progress: shows a progress bar.
-            failing: a path to which all calls that are not as they should be are written, as a
-                sealed tape. There must be no such file yet.
+            failing: a path to which all failing calls are written as a sealed tape. The file must
+                not exist.
 
         Raises:
             UsageError: there is no tape.
@@ -309,9 +313,8 @@ class Programs(Mapping[str, Program], Shown):
         Args:
             tape, tolerances, progress, failing: as there.
             shapes_suffice: whether a call whose values are not on the tape may be compared in
-                structure, dtypes and shapes, if the model is not here. It does not count as
-                reproduced.
-            expect, bound: what a call is to do, and how long it may take; None for any time.
+                structure, dtypes and shapes, if there is no model. It does not count as reproduced.
+            expect, bound: what a call should do, and how long it may take; None for any time.
         """
         runner = ProgramsRunner(
             self,
@@ -335,7 +338,7 @@ class Programs(Mapping[str, Program], Shown):
         return report
 
     def set_resource(self, resource: Any) -> None:
-        """Holds a reference to what the programs need: the tapes that they are verified by."""
+        """Keeps what the programs need alive: the tapes that they are verified with."""
         self._resources.append(resource)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -343,8 +346,7 @@ class Programs(Mapping[str, Program], Shown):
         :attr:`attempts`, :attr:`missing`, :attr:`verdicts` and :attr:`notes`. Those of
         :attr:`parts` have a ``save`` of their own.
 
-        What an earlier save wrote into the directory is replaced; nothing else is replaced or
-        removed.
+        Replaces what an earlier save wrote into the directory, and nothing else.
 
         Raises:
             UsageError: the directory holds something else; nothing was written then.
@@ -353,9 +355,3 @@ class Programs(Mapping[str, Program], Shown):
         from calltape_analyzer.programs.saving import save
 
         save(self, self.sorter, directory)
-
-
-def _outcome(program: Program) -> str:
-    sizes = "one recorded size or value only" if program.is_constant else "any size that it takes"
-    kind = type(program.model).__name__.removesuffix("Model")
-    return "; ".join([f"{kind}, {sizes}", *map(str, program.notes[:2])])

@@ -1,23 +1,23 @@
-"""What no program has of a model: layouts, random numbers of Python, and answers about tensors.
+"""What a program cannot reproduce: some kinds of tensors, Python's random numbers, and some
+queries.
 
-torch.export (2.15) fails on a nested tensor, as an argument and where the model makes one; with
-``strict=True`` it makes a program of one that can be neither run nor saved. Of a sparse tensor the
-tape has no values. Nobody has to wait for such a trace.
+``torch.export`` (2.15) fails on a nested tensor, as an argument and where the model creates one.
+With ``strict=True`` it returns a program that can be neither run nor saved. A tape has no values of
+sparse tensors. Such variants are left out without a trace.
 
-A model may draw random numbers with Python or numpy: ``if random.random() < 0.1``. A trace sees
-what came of a number, and not the number: a program cannot draw it. Nor do two runs tell: a rare
-branch is not taken in either. So a recorded call is run with the smallest and the largest numbers
-that the generators give. What is the same with all of them does not depend on them: a model may
-draw for its training mode only, or give its generator a seed of its own.
+A model may draw random numbers with Python or numpy: ``if random.random() < 0.1``. A trace sees the
+consequence of a number but not the number, so a program cannot draw it. Two runs do not show that,
+because neither takes a rare branch. So a recorded call runs with the smallest and the largest
+numbers that the generators return. If all results agree, they do not depend on the numbers: a model
+may draw in training mode only, or seed its own generator.
 
-Code may ask for flags such as ``is_conj()``, whether a tensor is a ``Parameter``, where it is in
-memory. The code is read and not run, so that nobody knows whether results depend on the answer.
-Strides and shared memory are not among these facts: a tape has them, and programs have guards on
-them.
+Code may query flags such as ``is_conj()``, whether a tensor is a ``Parameter``, or its address. The
+code is read and not run, so it is unknown whether results depend on the answer. Strides and shared
+memory are not among these facts: a tape has them, and programs have guards on them.
 
 A trace makes a constant of what Python computes from values (``len(str(ids.tolist()))``), and the
-program reads them no more. A model may also not need an argument. Nobody can tell these apart from
-a program alone, so that it is said.
+program does not read the values any more. Or a model does not need an argument. A program does not
+show which of the two is the case, so it gets a note.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 __all__ = ["drawn_by_python", "queried_facts", "unread_inputs", "why_untraceable"]
 
 _STORED = ("strided", "jagged")
-"""The layouts whose values a tape has."""
+"""The layouts for which a tape has values."""
 
 
 def why_untraceable(variant: VariantFacts, call: Call) -> Untraceable | None:
-    """Why torch.export can make no program of a variant; None if it may.
+    """Why ``torch.export`` cannot make a program for a variant; None if it may.
 
     Args:
         variant: what is to be exported.
@@ -126,8 +126,8 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
 
 
 def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
-    """Whether a result depends on numbers of Python and numpy."""
-    if OF_NUMPY in moved:  # nobody can make it give the smallest
+    """Whether a result depends on the numbers of Python and numpy."""
+    if OF_NUMPY in moved:  # it cannot be made to return the smallest numbers
         return True
 
     def differs() -> bool:
@@ -135,7 +135,7 @@ def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) 
         others = (session.eager(plan, sample, python=numbers) for numbers in _NUMBERS)
         return not all(compared(now, other, session.tolerances).agrees for other in others)
 
-    try:  # apart, because with numbers that are never drawn it may not come to its end
+    try:  # in the sandbox, because the model may not finish with numbers that are never drawn
         return bool(session.in_sandbox(differs, session.budget.within(session.probing.seconds)))
     except Exception:  # models raise errors of any type
         return True
@@ -146,18 +146,20 @@ _METHODS = frozenset({
     "storage_offset", "untyped_storage",
 })  # fmt: skip
 _FACTS = _METHODS | {"Parameter", "_base", "_version", "grad_fn", "is_leaf", "requires_grad"}
-"""What code names that asks for a fact."""
+"""Names in code that query a fact."""
 _LOADS = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_METHOD"})
+_OWNERS = ("nn", "parameter")
+"""The names of what has torch's Parameter."""
 _CALLED = ("forward", "__call__")
-"""Methods that are called without their names in the code."""
+"""Methods that are called although no code names them."""
 
 
 class QueriedFact(NamedTuple):
-    """A fact that code asks for.
+    """A query of a fact in code.
 
     Attributes:
         name: of the method, the property or the class.
-        file: the code is in, without its folders.
+        file: that contains the code, without its folders.
         line: of the file.
     """
 
@@ -171,11 +173,11 @@ class QueriedFact(NamedTuple):
 
 
 def queried_facts(target: Any, method: str = "forward") -> list[QueriedFact]:
-    """Each fact that the code of a model asks for, at the first place where it does.
+    """The facts that the code of a model queries, each at the first place where it does.
 
     Args:
         target: the model.
-        method: of it, that is called.
+        method: its method that is called.
     """
     found: dict[str, QueriedFact] = {}
     for function in _reached(target, method):
@@ -187,8 +189,8 @@ def queried_facts(target: Any, method: str = "forward") -> list[QueriedFact]:
 
 def _reached(target: Any, method: str) -> Iterator[FunctionType]:
     """The functions that a call may reach: those that a part of the model holds, its methods, and
-    from there on all whose names the code has. A model has many that no call reaches, such as those
-    that load weights."""
+    from there on all that the code names. A model has many that no call reaches, such as those that
+    load weights."""
     parts = list(getattr(target, "modules", tuple)())
     by_name = _values_by_name(target, parts)
     waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]
@@ -205,8 +207,8 @@ def _reached(target: Any, method: str) -> Iterator[FunctionType]:
 
 
 def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
-    """What the classes of a model have, the modules of Python that these are in, and the classes in
-    them that are no models."""
+    """The attributes of the classes of a model, of the Python modules that define these, and of the
+    classes in there that are not models."""
     # By their ids: a class may have a metaclass without a hash.
     owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
     for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
@@ -222,7 +224,7 @@ def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """What runs if a value is called or read, as far as it is the model's own code."""
+    """The function that runs if a value is called or read, if it is the model's own code."""
     if isinstance(value, property):
         value = value.fget
     if isinstance(value, (classmethod, staticmethod, MethodType)):
@@ -231,13 +233,13 @@ def _function_of(value: Any) -> FunctionType | None:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a function, a class or a module of Python is not torch's."""
+    """Whether a function, a class or a Python module does not belong to torch."""
     name = value.__name__ if isinstance(value, ModuleType) else value.__module__
     return str(name).partition(".")[0] not in ("torch", "builtins")
 
 
 def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFact]:
-    """What code asks for.
+    """The queries in code.
 
     Args:
         code: of a function, or of one within it.
@@ -248,7 +250,10 @@ def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFa
         name, at = instruction.argval, instruction.offset
         if instruction.opname in _LOADS and name in _FACTS:
             is_global = instruction.opname == "LOAD_GLOBAL"
-            if name != "Parameter" or _is_of_torch(beside.get(name) if is_global else owner):
+            # ``inspect`` has a Parameter, too.
+            known = beside.get(name) if is_global else owner
+            is_own = known is Parameter or (isinstance(known, str) and known in _OWNERS)
+            if name != "Parameter" or is_own:
                 line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
                 file = Path(code.co_filename).name
                 yield QueriedFact(name, file, line or code.co_firstlineno)
@@ -259,19 +264,14 @@ def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFa
             yield from _queries_in(constant, beside)
 
 
-def _is_of_torch(value: Any) -> bool:
-    """Whether a class, or the name of what has it, is torch's: ``inspect`` has a Parameter, too."""
-    return value is Parameter or (isinstance(value, str) and value in ("nn", "parameter"))
-
-
 _OF_SIZES = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")
-"""Operators that read no values of their tensor."""
+"""Operators that do not read the values of their tensor."""
 _CHECKS = ("_assert", "sym_constrain_range")
 
 
 def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
-    """The names of the tensors among the inputs whose values nothing depends on: no output, no
-    tensor that is written to, and no condition.
+    """The names of the input tensors whose values do not matter: no output, no written tensor and
+    no condition depends on them.
 
     Args:
         exported: a ``torch.export.ExportedProgram``.
@@ -290,7 +290,7 @@ def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
 
 
 def _is_effect(node: Any) -> bool:
-    """Whether somebody sees what a node does."""
+    """Whether a node has an effect outside of the graph."""
     if node.op != "call_function":
         return bool(node.op == "output")
     schema = getattr(node.target, "_schema", None)
@@ -298,7 +298,7 @@ def _is_effect(node: Any) -> bool:
 
 
 def _read_by(nodes: Sequence[Any]) -> set[Any]:
-    """These nodes, and all whose values they depend on."""
+    """The nodes, and all nodes whose values they depend on."""
     found, waiting = set(nodes), list(nodes)
     while waiting:
         node = waiting.pop()

@@ -1,8 +1,9 @@
-"""How long an export, and one attempt of it, may take, and who is told what it does.
+"""The limits of an export: the time for all of it and for one trace, and what unrecorded sizes
+cost.
 
 torch reasons about symbolic sizes with a computer algebra system, and for some models (a Swin
-transformer with images of any size, torch 2.15) it does not end. Such a trace is interrupted, so
-that the next attempt can be made.
+transformer with images of any size, torch 2.15) it never finishes. Such a trace is interrupted, so
+that the next attempt can start. Runs at unrecorded sizes are predicted from measured runs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = ["Budget", "Cost", "Probe", "Probing", "Progress", "default_seconds", "time_limit"]
 
 Progress = Callable[[str], None]
-"""Is called with what is done now, in words."""
+"""Is called with a description of the current step."""
 
 _LEAST = 0.001
 """Seconds of a limit; 0 would be none."""
@@ -54,13 +55,12 @@ _LEAST = 0.001
 
 @dataclass
 class Budget:
-    """The time of one export.
-
-    What was found when the time is up is kept: no more is tried, and what is missing is said.
+    """The time of one export. Programs that exist when it is spent are kept, and the rest is
+    reported as missing.
 
     Attributes:
-        seconds: from its making, for all of it; None for no limit.
-        progress: is told what is tried.
+        seconds: for the whole export, from the creation of this object; None for no limit.
+        progress: is called with a description of each step.
     """
 
     seconds: float | None = None
@@ -77,15 +77,15 @@ class Budget:
 
     @property
     def reason(self) -> TimeUp:
-        """Why something was not tried after that."""
+        """Why something was not tried when the time was up."""
         return TimeUp(self.seconds or 0)
 
     def within(self, seconds: float) -> float:
-        """So many seconds, or what is left if that is less; never 0."""
+        """Some seconds, or what is left if that is less; never 0."""
         return max(min(seconds, self._left), _LEAST)
 
     def say(self, text: str) -> None:
-        """Tells what is done now, and since when the export runs."""
+        """Reports the current step, with the time since the export began."""
         if self.progress is not None:
             self.progress(f"{time.monotonic() - self._begin:.0f} s: {text}")
 
@@ -102,13 +102,13 @@ _SOON = 0.01
 
 
 class _Interrupt(BaseException):
-    """It is no Exception, because the interrupted code might handle that."""
+    """Not an Exception, because the interrupted code might handle that."""
 
 
 def default_seconds(module: Any) -> float:
-    """A limit of processor time, several times longer than any trace that was seen to end: half a
-    minute, and a tenth of a second for each submodule (a UNet of 220 million parameters takes 9 of
-    100 s)."""
+    """A limit of processor time, several times longer than the longest trace that ever finished:
+    half a minute, and a tenth of a second for each submodule (a UNet of 220 million parameters
+    takes 9 of 100 s)."""
     return _BASE + _PER_MODULE * sum(1 for _ in module.modules())
 
 
@@ -116,13 +116,13 @@ def default_seconds(module: Any) -> float:
 def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     """Interrupts the code in the block after some seconds.
 
-    There is no limit outside of the main thread, if the platform has no alarm signal, and if
-    somebody else uses it.
+    There is no limit outside of the main thread, on a platform without an alarm signal, or if other
+    code uses that signal.
 
     Args:
         seconds: by the clock.
-        processor: of processor time of this thread. A trace that shares its processor with others
-            takes longer by the clock, and is no worse for that.
+        processor: of processor time of this thread. A trace that shares its processor with other
+            work takes longer by the clock, which is no reason to interrupt it.
 
     Raises:
         TimeoutError: the time is up.
@@ -164,27 +164,27 @@ Probe = Literal["near", "far", "none"]
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
 _PATIENCE = 1 / 3
-"""Runs at sizes that no call had may take this part of the time that it took to make a program and
-to reproduce the recorded calls."""
+"""The time for runs at unrecorded sizes, relative to the time that making a program and reproducing
+the recorded calls took."""
 MIN_PATIENCE = 1.0
-"""They may take these seconds in any case. Tests set it to much more."""
+"""The seconds that they may take in any case. Tests set it to much more."""
 _IN_A_PROBE = 2
 """The model runs, and the program."""
 
 Imagine = Callable[[Sizing], int]
-"""Finds the bytes that a run takes without one, by tensors that have no memory. It may raise."""
+"""Returns the bytes that a run takes, found with tensors that have no memory. It may raise."""
 
 _MAX_POWER = 3.0
-"""No model that we know needs more memory than the fourth power of a size."""
+"""No known model needs more memory than the fourth power of a size."""
 _NEAR = 2
-"""What a run with half the elements of another one took tells what that takes."""
+"""A run with half the elements of another one shows what that takes."""
 _SECONDS_IMAGINED = 10.0
 """How long a run without memory may take."""
 
 
 class Cost(NamedTuple):
-    """What one run took: the values of all symbols, the elements of its inputs, the bytes of its
-    tensors, its time."""
+    """The cost of one run: the values of all symbols, the elements of its inputs, the peak memory
+    of its tensors in bytes, and its duration in seconds."""
 
     values: tuple[int, ...]
     elements: int
@@ -194,12 +194,12 @@ class Cost(NamedTuple):
 
 @dataclass
 class RunCosts:
-    """The runs of all variants that were measured, and what others would cost. What a recorded call
-    cost holds for each variant that has the call.
+    """The measured runs of all variants, and predictions of other runs. The cost of a recorded call
+    holds for each variant that has the call.
 
-    Memory grows like all inputs together, and once more like the symbol that grows most
-    (attention), or like a power of it where the measured runs grew so. That is rather too much than
-    too little. Where it matters, the model is asked with tensors that have no memory.
+    Memory is predicted to grow with all inputs together, and again with the symbol that grows most
+    (attention), or with a power of it if the measured runs grew like that. This overestimates more
+    often than it underestimates. Where it matters, the model runs with tensors that have no memory.
     """
 
     _measured: dict[Hashable, list[Cost]] = field(default_factory=lambda: defaultdict(list))
@@ -207,13 +207,13 @@ class RunCosts:
     _imagined: dict[Hashable, float] = field(default_factory=dict)
 
     def add(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
-        """Learns from a run, of a recorded call if there is one."""
+        """Adds a run, with its recorded call if it has one."""
         self._measured[variant_key(variant)].append(cost)
         if call is not None:
             self._of_calls[call] = cost
 
     def _costs(self, variant: VariantFacts) -> list[Cost]:
-        """The runs of a variant; as long as there are none, of its calls in other variants."""
+        """The runs of a variant, or while there are none, of its calls in other variants."""
         costs = self._measured[variant_key(variant)]
         if not costs and self._of_calls:
             for row, (_, seen) in enumerate(variant.rows.items()):
@@ -228,21 +228,21 @@ class RunCosts:
         return any(values is None or cost.values == values for cost in costs)
 
     def memory(self, variant: VariantFacts, sizing: Sizing) -> float:
-        """The most bytes that a run may take; infinity if none was measured."""
+        """An upper bound of the bytes that a run takes; infinity if none was measured."""
         costs = self._costs(variant)
         powers = _powers(costs)
         grown = [(cost, *_grown(variant, sizing, cost, powers)) for cost in costs]
         return min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
 
     def seconds(self, variant: VariantFacts, sizing: Sizing) -> float:
-        """How long a run may take; 0 if none was measured."""
+        """A prediction of how long a run takes; 0 if none was measured."""
         costs = self._costs(variant)
         grown = [(cost, *_grown(variant, sizing, cost, _powers(costs))) for cost in costs]
         return min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
 
     def imagined(self, variant: VariantFacts, sizing: Sizing, imagine: Imagine) -> float:
-        """The bytes that a run takes, by one with tensors that have no memory; infinity if what the
-        model does depends on values, or takes long even so."""
+        """The bytes that a run takes, found with tensors that have no memory; infinity if the model
+        needs values, or is slow even so."""
         key = variant_key(variant), sizing.values
         if key not in self._imagined:
             try:
@@ -262,13 +262,13 @@ class RunCosts:
             default=0.0,
         )
         if any(_NEAR * cost.elements >= rows.elements(row) for cost in costs):
-            return least  # a run like it was measured
+            return least  # a similar run was measured
         imagined = self.imagined(variant, recorded_sizing(variant, row), imagine)
         return least if math.isinf(imagined) else max(least, imagined)
 
 
 def variant_key(variant: VariantFacts) -> Hashable:
-    """The same for all attempts at a variant."""
+    """A key that is the same for all attempts at a variant."""
     columns = tuple(tuple(symbol.columns) for symbol in variant.symbols)
     return variant.group.key, columns, len(variant.completions)
 
@@ -276,8 +276,8 @@ def variant_key(variant: VariantFacts) -> Hashable:
 def _grown(
     variant: VariantFacts, sizing: Sizing, cost: Cost, powers: Sequence[float]
 ) -> tuple[float, float, float]:
-    """How many times larger than in a run that was measured all inputs together are, the symbol
-    that grew most, and the memory beside the inputs; at least 1."""
+    """By which factors, compared with a measured run, all inputs together grow, the symbol that
+    grows most, and the memory besides the inputs; at least 1."""
     inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
     sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
     more = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
@@ -285,10 +285,10 @@ def _grown(
 
 
 def _powers(costs: Sequence[Cost]) -> list[float]:
-    """By which power of each symbol memory grows beside the inputs: 1 for the length of attention,
-    2 for that of all triples of a sequence's rows.
+    """The power of each symbol with which memory besides the inputs grows: 1 for the length of
+    attention, 2 for all triples of a sequence's rows.
 
-    It is 1 unless measured runs show more: at small sizes what grows fastest may not show yet.
+    It is 1 unless measured runs show more: at small sizes the fastest growth may not show yet.
     """
     if not costs:
         return []
@@ -301,28 +301,26 @@ def _powers(costs: Sequence[Cost]) -> list[float]:
 
 @dataclass
 class Probing:
-    """Runs a model at sizes that no call had, within bounds
-    (docs/decisions/guards-and-verdicts.md).
-
-    What a run costs is predicted (:class:`RunCosts`); the first run that is measured has
-    recorded sizes.
+    """At which unrecorded sizes a model runs, within bounds
+    (docs/decisions/guards-and-verdicts.md). The cost of a run is predicted (:class:`RunCosts`); the
+    first measured run has recorded sizes.
 
     Attributes:
         probe: ``"near"`` for sizes within :class:`~calltape_analyzer.arguments.sizings.Bound`: no
             run has more than 4 times the elements of the largest recorded call, in all input
             tensors together, and no size or int is more than 4 times its largest recorded value.
             ``"far"`` for these and sizes up to 500 times the recorded ones, as long as the inputs
-            stay small: only this finds what a model does from some size on. ``"none"`` for recorded
-            sizes only.
+            stay small: only this finds a model that changes its behavior from some size on.
+            ``"none"`` for recorded sizes only.
         memory: the most bytes that a run and the run that it is compared with may take; None for
             what the largest recorded call takes, or 256 MiB if that is more. It is half of what is
             free at that moment if that is less, or the probe is ``"far"``. A run that is predicted
             to take more is not made, and ``attempts`` and the notes of the report say so.
         seconds: how long a run may take.
         bound: of the tape.
-        fused: whether programs have the kernels of torch that keep the scores of attention out of
+        fused: whether programs have the torch kernels that keep the scores of attention out of
             memory.
-        costs: of the runs that were measured.
+        costs: of the measured runs.
     """
 
     probe: Probe = "near"
@@ -363,11 +361,12 @@ class Probing:
         return list(dict.fromkeys(found))
 
     def cheaper(self, variant: VariantFacts) -> list[Sizing]:
-        """Sizes that cost less than a recorded call, for a model that is too large for others."""
+        """Sizes that cost less than a recorded call, for a model that is too large for other
+        sizes."""
         return [] if self.probe == "none" else sizings_below(variant, _MAX_OF_A_KIND)
 
     def patience(self, seconds: float) -> float:
-        """How long all runs at sizes that no call had may take together.
+        """How long all runs at unrecorded sizes may take together.
 
         Args:
             seconds: how long the trace and the runs of recorded calls took.
@@ -375,14 +374,14 @@ class Probing:
         return math.inf if self.probe == "far" else max(seconds * _PATIENCE, MIN_PATIENCE)
 
     def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
-        """Seconds that the model and a program will take together; 0 if no run was measured."""
+        """The predicted seconds of the model and a program together; 0 if no run was measured."""
         return _IN_A_PROBE * self.costs.seconds(variant, sizing)
 
     def measured(
         self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
     ) -> tuple[Any, Cost | None]:
-        """What a function returns at some sizes, and what it costs if other runs are predicted from
-        it."""
+        """What a function returns at some sizes, and its cost, unless no other runs are predicted
+        from it."""
         if sizing.resized and self.probe != "far":
             return function(), None
         begin = time.perf_counter()
@@ -395,12 +394,12 @@ class Probing:
         return variant_key(variant) in self._slow
 
     def note_slow(self, variant: VariantFacts) -> None:
-        """Notes that a run took too long: no other sizes of the variant are run."""
+        """Notes that a run took too long, so that no other sizes of the variant are run."""
         self._slow.add(variant_key(variant))
 
     def note(self, program: Program, attempt: Attempt) -> None:
-        """Tells a program at which sizes it was tried."""
-        came_to = Probed(
+        """Notes on a program at which sizes it was tried."""
+        probed = Probed(
             attempt.probed,
             attempt.agreed,
             attempt.wrong,
@@ -408,7 +407,7 @@ class Probing:
             attempt.declined,
             bool(program.variant.symbols),
         )
-        program.all_notes.append(came_to)
+        program.all_notes.append(probed)
         if attempt.untried:
             first, more = attempt.untried[0], len(attempt.untried) - 1
-            program.all_notes.append(Untried(first, more, came_to.is_remark))
+            program.all_notes.append(Untried(first, more, probed.is_remark))

@@ -275,7 +275,12 @@ class _Fork:
         until = time.monotonic() + 1
         while (status := self._status()) is None and time.monotonic() < until:
             time.sleep(0.001)
-        return RunEndedError(Ended(End.DIED, how=_how(status)), self._doing)
+        how = f"exit code {status}"
+        if status is not None and status < 0:
+            how = f"signal {-status}"
+            with suppress(ValueError):
+                how = signal.Signals(-status).name
+        return RunEndedError(Ended(End.DIED, how=how), self._doing)
 
     def _status(self) -> int | None:
         """Its exit code if it has ended, negative for a signal; None if it has not."""
@@ -303,14 +308,6 @@ class _Fork:
         for pipe in (self._questions, self._answers):
             with suppress(OSError):
                 os.close(pipe)
-
-
-def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"
 
 
 def _threads_after_fork() -> int:

@@ -234,7 +234,7 @@ def doubt_of(
         got: what the program returned.
         changes: of the arguments, as of :meth:`Session.run`.
     """
-    if any(map(_has_nan, expected.values())):
+    if any(bool(leaf.isnan().any()) for leaf in _inexact(expected)):
         return Because(Why.MODEL_IS_NAN)
     try:
         again = session.eager(plan, sample, seed=0, changes=changes)
@@ -248,9 +248,10 @@ def doubt_of(
     return None
 
 
-def _has_nan(leaf: Any) -> bool:
-    is_inexact = getattr(leaf, "is_floating_point", bool)() or getattr(leaf, "is_complex", bool)()
-    return is_inexact and bool(leaf.isnan().any())
+def _inexact(leaves: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors of floats and complex numbers among leaves."""
+    tensors = [leaf for leaf in leaves.values() if isinstance(leaf, torch.Tensor)]
+    return [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
 
 
 def _is_within(
@@ -415,7 +416,8 @@ class UnseenRuns:
             raise
         except Exception as error:  # models raise errors of any type
             return UnseenRun(model_error=Failure.of(error))
-        ran = UnseenRun(cost=cost, is_finite=_is_finite(expected))
+        is_finite = all(bool(leaf.isfinite().all()) for leaf in _inexact(expected))
+        ran = UnseenRun(cost=cost, is_finite=is_finite)
         if not with_program:
             return ran
         say(_PROGRAM)
@@ -457,12 +459,3 @@ class UnseenRuns:
         except Exception:  # of any type: that is no agreement
             return False
         return compared(expected, got, session.tolerances).agrees
-
-
-def _is_finite(leaves: Mapping[str, Any]) -> bool:
-    inexact = (
-        leaf
-        for leaf in leaves.values()
-        if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    )
-    return all(bool(leaf.isfinite().all()) for leaf in inexact)

@@ -83,7 +83,8 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
             return cached.__wrapped__(*args, **kwargs)
         misses = cached.cache_info().misses
         result = cached(*args, **kwargs)
-        if cached.cache_info().misses != misses and _has_tensor(result):
+        is_plain = all(type(leaf) in _PLAIN for leaf in pytree.tree_leaves(result))
+        if cached.cache_info().misses != misses and not is_plain:
             memories.append(cached)
         return result
 
@@ -96,8 +97,3 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
 def _has_symbol(value: Any) -> bool:
     parts = value if isinstance(value, tuple) else (value,)
     return any(isinstance(part, _SYMBOLS) for part in parts)
-
-
-def _has_tensor(value: Any) -> bool:
-    """Whether a result may be, or hold, a tensor: all but plain data may."""
-    return not all(type(leaf) in _PLAIN for leaf in pytree.tree_leaves(value))

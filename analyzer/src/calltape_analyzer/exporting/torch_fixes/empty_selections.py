@@ -156,11 +156,17 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = _BY_MASK[func]
             args = (*args[:place], self._mask(args[place]), *args[place + 1 :])
         elif func is _aten.index.Tensor:
-            args = (args[0], [self._mask(one) if _is_mask(one) else one for one in args[1]])
+            masks = torch.bool, torch.uint8
+            args = (args[0], [
+                self._mask(one) if isinstance(one, torch.Tensor) and one.dtype in masks else one
+                for one in args[1]
+            ])  # fmt: skip
         return func(*args, **given)
 
     def _mask(self, mask: torch.Tensor) -> torch.Tensor:
-        places = [i for i, known in enumerate(self._masks) if _are_same(known, mask)]
+        memory = mask.data_ptr(), mask.shape
+        known = enumerate(self._masks)
+        places = [i for i, one in known if (one.data_ptr(), one.shape) == memory]
         place = places[0] if places else len(self._masks)
         if not places:
             self._masks.append(mask)
@@ -170,11 +176,3 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
 _BY_MASK = {
     _aten.nonzero.default: 0, _aten.nonzero_numpy.default: 0, _aten.masked_select.default: 1,
 }  # fmt: skip
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
-
-
-def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape

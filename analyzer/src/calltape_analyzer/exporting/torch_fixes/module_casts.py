@@ -39,10 +39,10 @@ def _is_there(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     return all(
         (device is None or tensor.device == device)
         # Integers keep their dtype.
-        and (dtype is None or tensor.dtype == dtype or not _is_cast(tensor))
+        and (
+            dtype is None
+            or tensor.dtype == dtype
+            or not (tensor.is_floating_point() or tensor.is_complex())
+        )
         for tensor in chain(module.parameters(), module.buffers())
     )
-
-
-def _is_cast(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

@@ -34,10 +34,6 @@ def own_generators(module: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def _is_of_torch(generator: Any) -> bool:
-    return generator is torch.default_generator or generator in torch.cuda.default_generators
-
-
 class _Drawing(TorchFunctionMode):
     def __init__(self, held: set[int]) -> None:
         super().__init__()
@@ -48,7 +44,8 @@ class _Drawing(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         generator = given.get("generator")
-        if generator is None or id(generator) in self._held or _is_of_torch(generator):
+        of_torch = torch.default_generator, *torch.cuda.default_generators
+        if generator is None or id(generator) in self._held or generator in of_torch:
             return func(*args, **given)
         others = pytree.tree_leaves((args, {**given, "generator": None}))
         if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in others):
