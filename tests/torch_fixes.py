@@ -27,7 +27,7 @@ __all__ = ["FIXES", "TESTS", "table"]
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests/analyzer/exporting"
 FOLDER = ROOT / "analyzer/src/calltape_analyzer/exporting/torch_fixes"
-FIXES = sorted({one.stem for one in FOLDER.glob("*.py")} - {"__init__", "model_names", "patching"})
+FIXES = sorted({one.stem for one in FOLDER.glob("*.py")} - {"__init__", "patching"})
 
 _PAGE = FOLDER / "README.md"
 _MOST = 3

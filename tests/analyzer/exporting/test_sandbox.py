@@ -145,7 +145,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
         return os.getpid()
 
     monkeypatch.setattr(module_apart, "_SETTLING", 0.5)
-    monkeypatch.setattr(module_apart, "_unfit", [])
+    monkeypatch.setattr(module_apart, "_unusable_because", [])
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["export", "print_attempts"]
 
 _MAX_SUMMARY = 400
-"""Characters of what came of an attempt, in a row of a table: a cause, its place and a way out."""
+"""Characters of the result of an attempt in a table: a cause, its place and advice."""
 
 
 @command
@@ -144,7 +144,7 @@ def export(
 
 
 def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: bool) -> Programs:
-    """The programs. If there are none, says what was tried, and ends the command."""
+    """The programs. If there are none, prints what was tried, and ends the command."""
     from calltape_analyzer.exporting.export import export as export_programs
 
     progress = reporter_of(sys.stderr.isatty())
@@ -166,9 +166,8 @@ def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: boo
 
 @contextmanager
 def _output_kept() -> Iterator[None]:
-    """Keeps what is written to Python's standard streams in the block, and what loggers of torch
-    write to them, in a file that is told then: a failed trace of a large model prints thousands of
-    lines of its graph."""
+    """Redirects Python's standard streams and torch's loggers to a file within the block, and
+    prints its name: a failed trace of a large model prints thousands of lines of its graph."""
     handle, name = tempfile.mkstemp(prefix="calltape-export-", suffix=".log")
     try:
         with ExitStack() as stack:
@@ -227,7 +226,7 @@ def _print(programs: Programs, report: Report, out: Path | None, *, verbose: boo
 
 
 def print_attempts(attempts: Iterable[Any]) -> None:
-    """What was tried. Attempts of one variant that came to the same are one row."""
+    """Prints the attempts. Those of one variant with the same result share a row."""
     seconds: dict[tuple[str, ...], float] = {}
     tried: dict[tuple[str, ...], list[str]] = {}
     for attempt in attempts:

@@ -181,7 +181,10 @@ def compared(
             found[path] = _Found() if forms[0] == forms[1] else _other(path, *forms)
         else:
             found[path] = _leaf(path, one, given[path], tolerances)
-    found |= {path: _by_type(path, one, got.get(path)) for path, one in hidden.items()}
+    for path, one in hidden.items():  # only their types are on the tape
+        name, now = one.type_name.rpartition(":")[2], type(got.get(path)).__name__
+        is_same = name not in _SCALARS or name == now
+        found[path] = _Found() if is_same else _other(path, f"a {name}", f"a {now}")
     parts = [Incomparable.of(path, value) for path, value in unknown.items()]
     parts += [Incomparable(shown_path(p)) for p, one in found.items() if not one.has_value]
     differing = [one.difference for one in found.values() if one.difference]
@@ -209,14 +212,6 @@ def is_within(path: str, others: Collection[str]) -> bool:
             return True
         at = path.find(".", at + 1)
     return path in others
-
-
-def _by_type(path: str, expected: Unknown | Placeholder, got: Any) -> _Found:
-    """Compares the type of a scalar whose value is not on the tape."""
-    name, now = expected.type_name.rpartition(":")[2], type(got).__name__
-    return (
-        _Found() if name not in _SCALARS or name == now else _other(path, f"a {name}", f"a {now}")
-    )
 
 
 def _form(leaf: Any) -> str:

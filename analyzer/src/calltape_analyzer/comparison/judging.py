@@ -1,8 +1,8 @@
-"""Whether a call does what was recorded: one judge for whatever is run, and a report of every call.
+"""Whether a call does what was recorded: one judge for every kind of target, and a report.
 
-Takes a call and a run of it that is prepared, so that the time which the target takes is not that
-of reading the tape; returns a verdict. What a call is judged by depends on what the tape has of it:
-an exception, values, or only dtypes and shapes; and on how long it may take.
+Takes a call and a prepared run of it, so that its duration excludes reading the tape; returns a
+verdict. A call is judged by what the tape has of it (an exception, values, or only dtypes and
+shapes) and by how long it may take.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ __all__ = [
 ]
 
 RUNS = 5
-"""A call that is too slow is run so many times, and its fastest run counts: the first one also
-allocates memory and chooses kernels, and other processes take their share."""
+"""How often a slow call runs. The fastest run counts, because the first one also allocates memory
+and selects kernels, and other processes use the machine."""
 
 _FORM = re.compile(
     r"((?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?:e[-+]?\d{1,2})?) ?(us|ms|s|x)?", re.ASCII
@@ -124,8 +124,12 @@ class TimeBound:
         return None if call.duration is None else self.times * call.duration
 
     def exceeded(self, call: Call, seconds: float, runs: int) -> SlowCall | None:
-        """What is wrong about a call that took so long, in the fastest of so many runs; None if
-        nothing is."""
+        """What is wrong about a call whose fastest run took some seconds; None if nothing is.
+
+        Args:
+            call: the call.
+            seconds, runs: of the fastest run, of how many.
+        """
         most = self.of_call(call)
         if most is None or seconds <= most:
             return None
@@ -133,13 +137,13 @@ class TimeBound:
 
 
 Expect = Literal["recorded", "success"]
-"""What a call is to do: what it did when it was recorded, or to return."""
+"""What a call should do: what it did when it was recorded, or just return."""
 
 Outcomes = Callable[[Call, Any, BaseException | None], None]
-"""Takes what a call returned, and what it raised if it did."""
+"""Is called with a call, what it returned, and what it raised."""
 
 _FAILURES = (Exception, SystemExit)
-"""What a target may raise that is a result. Ctrl-C, and the timeouts of test runners, are not."""
+"""Exceptions of a target that are results. Ctrl-C and the timeouts of test runners are not."""
 _INTERRUPTIONS = frozenset(
     {
         "builtins:BaseException",  # hooks did not see which one
@@ -154,22 +158,23 @@ _CUT_TO = (MAX_UNHELD_ERROR_CHARACTERS, MAX_ERROR_CHARACTERS)
 
 
 class Run(ABC):
-    """A call that is ready to be run, once.
+    """A call that is ready to run, once.
 
     Attributes:
-        variant: the program that it goes through, as far as that is known; None for a model.
+        variant: the program that serves it, as far as that is known; None for a model.
         is_synthetic: whether some of its arguments are not the recorded ones.
-        is_contiguous: whether some of its tensors lie contiguous where the recorded ones did not.
+        is_contiguous: whether some of its tensors are contiguous although the recorded ones were
+            not.
         missing: an object among its arguments that was not rebuilt, in words; empty for none.
-        unmade: the classes of objects that cannot be made here, so that it cannot be run, each with
+        unmade: the classes of objects that cannot be made, so that the call cannot run, each with
             the reason.
-        seconds: how long it took, after it was run.
+        seconds: how long it took, after the run.
         draws: whether it drew random numbers.
         result, raised: what the target returned, or raised.
         returned: what it returned, by path.
-        withheld: the paths of outputs of which the tape has only a dtype and a shape, if others
+        withheld: the paths of outputs for which the tape has only a dtype and a shape, if others
             were compared.
-        in_order: whether it was reproduced only from the state that the call before left.
+        in_order: whether it was reproduced only from the state that the previous call left.
     """
 
     variant: str | None = None
@@ -186,7 +191,7 @@ class Run(ABC):
     in_order: bool = False
 
     def start(self) -> Any:
-        """Runs the call. What it raises is what the target raises."""
+        """Runs the call, and raises what the target raises."""
         _finished()
         began = time.perf_counter()
         try:
@@ -203,28 +208,28 @@ class Run(ABC):
     def run(self) -> Any: ...
 
     def cached_verdict(self, call: Call, tolerances: Tolerances) -> Verdict | None:
-        """The verdict, if the call was run and compared before and nothing has changed since."""
+        """The verdict of an earlier run, if nothing has changed since; None if there is none."""
         return None
 
     @abstractmethod
     def leaves(self, result: Any) -> Returned:
-        """What came out, by the paths of what was recorded."""
+        """The outputs by the paths of the recorded ones."""
 
     def expected(self, call: Call) -> tuple[dict[str, Any] | None, Against]:
-        """What should come out, None if the call only has to return; and what that is. It is asked
-        for after the run."""
+        """The expected outputs, None if the call only has to return; and what they are compared
+        with. It is called after the run."""
         expected = recorded_leaves(call)
         if expected is None:
             return None, "success"
         return expected, what_to_compare(expected, self.is_synthetic)
 
     def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
-        """The verdict with what the target knows about it."""
+        """The verdict with what the target can add to it."""
         return verdict
 
 
 def _finished() -> None:
-    """Waits for a device: it computes while Python goes on."""
+    """Waits for a device, which computes while Python continues."""
     import torch
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -236,9 +241,9 @@ class Runner(ABC):
 
     Attributes:
         tolerances: how far its results may be off by default.
-        raises_as_recorded: whether it can raise what the model raised: an exported program cannot.
-        has_model: whether it gives outputs that are not on the tape.
-        may_vary: whether it may give other values each time.
+        raises_as_recorded: whether it can raise what the model raised. An exported program cannot.
+        has_model: whether it supplies outputs that are not on the tape.
+        may_vary: whether it may return other values each time.
         module: the model, if that is the target.
     """
 
@@ -257,31 +262,31 @@ class Runner(ABC):
         """
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """Within it, runs leave no trace in the target, nor in generators of random numbers."""
+        """Restores the target and the random number generators after the block."""
         from calltape_analyzer.model.randomness import generators_kept
 
         return generators_kept()
 
     def reconsidered(self, call: Call, run: Run, verdict: Verdict) -> Verdict:
-        """The verdict, or another one if the call may be tried in another way."""
+        """The verdict, or another one if the call can run in another way."""
         return verdict
 
 
 def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "recorded") -> Verdict:
-    """Runs a call, and says whether it does what it is to do.
+    """Runs a call, and returns whether it does what it should.
 
     Args:
         call: as it was recorded.
         run: of the call.
-        tolerances: how far values may be apart.
-        expect: ``"success"`` if it is to return, whatever was recorded.
+        tolerances: how far values may differ.
+        expect: ``"success"`` if it only has to return, whatever was recorded.
     """
     recorded = call.record.error if expect == "recorded" else None
     against: Against = "shapes" if run.is_synthetic else "tape"
     try:
         result = run.start()
         if recorded is not None:
-            # It may have raised because of values that the tape does not have.
+            # It may have raised because of values that the tape lacks.
             against = "nothing" if run.is_synthetic else "exception"
             error = OtherException(recorded.type)
             return _doubted(Verdict(error=error, against=against, compared=1), run)
@@ -297,7 +302,7 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
         is_recorded = recorded is not None and _same_class(recorded, error)
         if not is_recorded and not isinstance(error, _FAILURES):
             raise
-        error.__traceback__ = None  # its frames have the tensors of the call, and the run has it
+        error.__traceback__ = None  # its frames hold the tensors of the call
         if recorded is None:
             return _doubted(failed(error, against), run)
         verdict = Verdict(
@@ -309,8 +314,8 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
 
 
 def failed(error: BaseException, against: Against = "tape") -> Verdict:
-    """The verdict on a call that raised an error instead of giving a result. An error of the tape
-    says nothing about the target."""
+    """The verdict on a call that raised an error instead of returning. An error of the tape proves
+    nothing about the target."""
     why = failure_of(error)
     of_tape = means(why, ErrorKind.OF_TAPE)
     against = "nothing" if of_tape else against
@@ -318,8 +323,8 @@ def failed(error: BaseException, against: Against = "tape") -> Verdict:
 
 
 def _doubted(verdict: Verdict, run: Run) -> Verdict:
-    """The verdict with what else may be the reason. With another argument than the recorded one, a
-    failure says nothing about the target."""
+    """The verdict with other possible reasons. With an argument that was not recorded, a failure
+    proves nothing about the target."""
     is_doubtful = run.is_synthetic or run.missing or run.draws
     if verdict.error is None or not is_doubtful:
         return verdict
@@ -328,8 +333,8 @@ def _doubted(verdict: Verdict, run: Run) -> Verdict:
 
 
 def was_interrupted(call: Call) -> bool:
-    """Whether a call ended because somebody else ended it (Ctrl-C, a cancelled request): its model
-    does not do this again."""
+    """Whether a call was interrupted from outside (Ctrl-C, a cancelled request), which its model
+    does not repeat."""
     return call.record.error is not None and call.record.error.type in _INTERRUPTIONS
 
 
@@ -339,8 +344,8 @@ def has_message(recorded: ModelError) -> bool:
 
 
 def _same_class(recorded: ModelError, error: BaseException) -> bool:
-    """Whether an exception is of the recorded class, by its name: nothing that a tape names is
-    imported. The classes of a script have other names if it is imported."""
+    """Whether an exception has the recorded class, by name: nothing that a tape names is imported.
+    The classes of a script have other names if it is imported."""
     now = name_of(type(error))
     if now == recorded.type:
         return True
@@ -349,8 +354,8 @@ def _same_class(recorded: ModelError, error: BaseException) -> bool:
 
 
 def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
-    """What is not as it was recorded, None if the exception is the same: its class, and its message
-    if that is on the tape. Addresses of memory in it may differ."""
+    """How an exception differs from the recorded one: in its class, or in its message if that is on
+    the tape; None if it does not. Memory addresses in the message may differ."""
     if not _same_class(recorded, error):
         return OtherException(recorded.type, failure_of(error), _is_known(recorded.type))
     if not has_message(recorded):
@@ -376,10 +381,10 @@ class Judge:
 
     Attributes:
         runner: runs them.
-        tolerances: how far values may be apart.
-        expect: ``"recorded"``, or ``"success"`` if every call is to return.
+        tolerances: how far values may differ.
+        expect: ``"recorded"``, or ``"success"`` if every call only has to return.
         bound: how long a call may take; None for any time.
-        outcomes: is told what each call that fails returned, or raised; None for nobody.
+        outcomes: is called with the outcome of each failing call; None for nothing.
     """
 
     runner: Runner
@@ -396,7 +401,7 @@ class Judge:
     _was_checked: bool = False
 
     def row(self, call: Call) -> ReportRow:
-        """What came of one call."""
+        """Runs and judges one call."""
         run: Run | None = None
         seconds = None
         is_wanted = self.expect == "recorded" and call.record.error is None
@@ -435,7 +440,7 @@ class Judge:
         verdict = self.runner.reconsidered(call, run, verdict)
         self._note(call, run, verdict)
         if not verdict.ok:
-            # What an exported model returns is flat, and not what the recorded call would return.
+            # An exported model returns flat outputs, not what the recorded call would return.
             if self.outcomes is not None and self.runner.raises_as_recorded:
                 self.outcomes(call, run.result, run.raised)
             if verdict.against in ("tape", "part") and run.raised is None:
@@ -443,7 +448,7 @@ class Judge:
         return verdict
 
     def _note(self, call: Call, run: Run, verdict: Verdict) -> None:
-        """Notes what a reader of the report should know."""
+        """Counts what a reader of the report should know."""
         self._counts[CallsKind.SYNTHETIC] += run.is_synthetic
         self._counts[CallsKind.CONTIGUOUS] += run.is_contiguous
         self._counts[CallsKind.IN_ORDER] += run.in_order
@@ -457,7 +462,7 @@ class Judge:
         self._withheld |= run.withheld
 
     def _check_steadiness(self, call: Call, run: Run) -> None:
-        """Whether the target gives other values each time: it is asked once per report."""
+        """Checks once per report whether the target returns other values each time."""
         if self._was_checked or not self.runner.may_vary:
             return
         self._was_checked = True
@@ -479,13 +484,13 @@ class Judge:
             self._unsteady = Unsteady(call.number, tuple(moved))
 
     def _within_time(self, call: Call, run: Run, verdict: Verdict) -> tuple[Verdict, float]:
-        """The verdict, not ok if the call was too slow each time; and its seconds."""
+        """The verdict, which fails if each run was too slow; and the seconds of the fastest."""
         assert self.bound is not None
         seconds, runs = run.seconds, 1
         while verdict.ok and runs < RUNS and self.bound.exceeded(call, seconds, runs):
             with self.runner.undisturbed():
                 again = self.runner.prepared(call)
-                # It may be to raise, or not work twice: its time counts all the same.
+                # It may have to raise, or not work twice; its time counts all the same.
                 with suppress(*_FAILURES):
                     again.start()
             seconds, runs = min(seconds, again.seconds), runs + 1
@@ -493,7 +498,7 @@ class Judge:
         return (verdict if slow is None else verdict.with_error(slow)), seconds
 
     def notes(self) -> Iterator[Note]:
-        """What a reader of the report should know of all calls together."""
+        """What a reader of the report should know about all calls together."""
         yield from (SomeCalls(kind, count) for kind, count in self._counts.items() if count)
         for is_omitted, paths in ((True, self._omitted), (False, self._withheld)):
             if paths:
@@ -508,14 +513,14 @@ class Judge:
 def report_on(
     tape: CallSource, judge: Judge, progress: bool, failing: str | os.PathLike[str] | None
 ) -> Report:
-    """The rows of all calls that have ended, and that the judge does not leave out.
+    """The rows of all calls that have ended and that the judge does not leave out.
 
     Args:
         tape: the calls.
-        judge: gives the row of a call.
+        judge: makes the row of a call.
         progress: shows a progress bar on stderr.
-        failing: a path to which the calls are written whose rows are not ok, as a sealed tape; None
-            for none. Nothing is written if all are ok.
+        failing: a path to which failing calls are written as a sealed tape; None for none. Nothing
+            is written if all are ok.
     """
     left_out: Counter[CallsKind] = Counter()
     # Positions, not calls: a call holds its record once that was read.

@@ -66,7 +66,8 @@ JsonFloat = Annotated[
 JsonText = Annotated[
     str, BeforeValidator(_encodable), PlainSerializer(_encodable, return_type=str, when_used="json")
 ]
-"""Text with lone surrogates as escapes: names and messages may have them, and UTF-8 has none."""
+"""Text with lone surrogates as escapes. Names and messages may have some, which UTF-8 cannot
+encode."""
 
 
 _MAX_PARTS = 5
@@ -223,7 +224,7 @@ class Doubted(Fact, code="doubted"):
 
 
 class Verdict(BaseModel):
-    """What came of a comparison.
+    """The result of a comparison.
 
     Attributes:
         error: why the result is not what it should be: what differs, or was not compared. None if
@@ -232,8 +233,8 @@ class Verdict(BaseModel):
             tolerance of its dtype. ``"module"``: the tape has no values, or random ones, and the
             module was called instead. ``"part"``: the recorded values, and dtypes and shapes where
             the tape has no value. ``"shapes"``: structure, dtypes and shapes only.
-            ``"exception"``: the exception that the call raised. ``"success"``: nothing, the call
-            only had to return. ``"declared"``: what the model declares of its inputs.
+            ``"exception"``: the exception that the call raised. ``"success"``: nothing, because the
+            call only had to return. ``"declared"``: what the model declares about its inputs.
             ``"nothing"``: the call could not be tried, or has no outputs on the tape.
         max_abs, max_rel: the largest absolute and relative difference of any element
             (``|a - b| / |b|`` if ``b`` is not 0).
@@ -268,11 +269,11 @@ class Verdict(BaseModel):
         return self.error.first if isinstance(self.error, NotVerified) else ()
 
     def with_error(self, error: Fact) -> Self:
-        """It with another error."""
+        """This verdict with another error."""
         return self.model_copy(update={"error": error})
 
     def with_uncompared(self, parts: Sequence[Fact]) -> Self:
-        """It with more parts that should be the same, and could not be compared."""
+        """This verdict with more parts that could not be compared."""
         if not parts or not self.agrees:
             return self
         known = self.error if isinstance(self.error, NotVerified) else NotVerified((), 0)
@@ -364,12 +365,12 @@ class ReportRow(Verdict):
 
     @property
     def is_tested(self) -> bool:
-        """Whether the call was tried, and there was something to judge it by."""
+        """Whether the call ran and could be judged."""
         return self.against != "nothing"
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether the call was not tried because the tape is damaged there."""
+        """Whether the call did not run because the tape is corrupted there."""
         return means(self.error, ErrorKind.OF_DAMAGE)
 
 
@@ -394,7 +395,7 @@ class Report(BaseModel, Shown):
     remarks: list[Note] = Field(default_factory=list)
 
     def model_post_init(self, context: object) -> None:
-        """If nothing was compared in any call, no row is ok: any model would give this."""
+        """If nothing was compared in any call, no row is ok: any model would pass."""
         if not self.has_compared:
             nothing = NothingCompared()
             self.rows = [row.with_error(nothing) if row.ok else row for row in self.rows]
@@ -424,7 +425,7 @@ class Report(BaseModel, Shown):
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether the target gave other values when a call that failed was run once more."""
+        """Whether the target returned other values when a failing call ran again."""
         return any(isinstance(note, Unsteady) for note in self.notes)
 
     @property
@@ -449,7 +450,7 @@ class Report(BaseModel, Shown):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a call that could be read is not ok. A damaged one says nothing of the target."""
+        """Whether a readable call fails. A corrupted one proves nothing about the target."""
         return any(not row.is_unreadable for row in self.failing)
 
     @property
@@ -467,9 +468,16 @@ class Report(BaseModel, Shown):
     @property
     def summary(self) -> str:
         """One line: how many calls were reproduced, by variant, and the largest difference; and how
-        many are fine without that their values were compared."""
+        many are fine although their values were not compared."""
         if any(row.against == "declared" for row in self.rows):
-            return "; in the way: ".join(self._accepted())
+            failing = self.failing
+            accepted = f"{len(self.rows) - len(failing)} of {len(self.rows)} recorded calls"
+            causes = Counter(
+                getattr(one.error, "dimension", None) or _error(one) for one in failing
+            )
+            shown = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
+            summary = f"{accepted} would be accepted"
+            return f"{summary}; in the way: {shown}" if shown else summary
         done = f"{self.reproduced} of {len(self.rows)} recorded calls reproduced"
         by_variant = Counter(row.variant or "no variant" for row in self.rows)
         verified = Counter(row.variant or "no variant" for row in self.rows if row.is_verified)
@@ -484,14 +492,6 @@ class Report(BaseModel, Shown):
             ]
         )
         return "; ".join([f"{done} ({parts})" if parts else done, *self._details()])
-
-    def _accepted(self) -> Iterator[str]:
-        failing = self.failing
-        accepted = len(self.rows) - len(failing)
-        yield f"{accepted} of {len(self.rows)} recorded calls would be accepted"
-        ways = Counter(getattr(row.error, "dimension", None) or _error(row) for row in failing)
-        if ways:
-            yield ", ".join(f"{way} ({count})" for way, count in ways.most_common(5))
 
     def _details(self) -> Iterator[str]:
         # A call may fail for something else: a difference of 0 would say too much of it.
@@ -526,7 +526,7 @@ class Report(BaseModel, Shown):
         return "\n".join([*lines, *map(printable, [*map(str, told), self.summary])])
 
     def _left_out(self, shown: int) -> Iterator[str]:
-        """What is said of the calls without a line."""
+        """Lines that count the other calls."""
         more, fine = len(self.failing) - shown, len(self.rows) - len(self.failing)
         if more:
             yield f"{counted(more, 'more call')} {'fails' if more == 1 else 'fail'}"
@@ -550,7 +550,7 @@ _FINE: dict[Against, str] = {
     "shapes": f"{{agree}} in structure, dtypes and shapes; {_NO_VALUE}",
     "success": "returned, which is all that was asked",
 }
-"""What is said of calls that are fine for a weaker reason than values."""
+"""Words for calls that are fine for a weaker reason than equal values."""
 
 
 def _cells(row: ReportRow, first: ReportRow | None = None) -> tuple[str, ...]:
@@ -579,7 +579,7 @@ def _cells(row: ReportRow, first: ReportRow | None = None) -> tuple[str, ...]:
 
 
 def _shown_distance(row: ReportRow, largest: float) -> str:
-    """A largest difference; of a call that gave nothing to compare it would say nothing."""
+    """The largest difference; a dash for a call that compared nothing."""
     is_known = row.compared or (largest and not math.isinf(largest))
     return f"{largest:.1e}" if is_known else "-"
 

@@ -1,7 +1,7 @@
 """Why a trace failed: where in the model, and what to do.
 
-torch's own messages have pages, and name lines of torch. Takes the error; returns what it means,
-the line of the model's code, and for known patterns a way out.
+torch's messages fill pages and name lines of torch. Takes the error; returns its meaning, the line
+of the model's code, and advice for known patterns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["cause_of", "place_in_the_model"]
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
 _CALLING = str(Path(__file__).with_name("tracing.py"))
-# What stands in the model's line tells what to do.
+# The code in the model's line shows what to do.
 _WAYS_OUT = (
     (Advice.PAD, re.compile(r"pack_padded_sequence|pad_packed_sequence")),
     (Advice.KEEP_TENSOR, re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\(")),
@@ -35,8 +35,8 @@ _WAYS_OUT = (
 
 
 def cause_of(error: BaseException) -> Fact:
-    """Why a trace failed: the error, where in the model it was raised, and for a model that reads
-    values with Python what can be done. Without a line of the model, the error alone.
+    """Why a trace failed: the error, the line of the model that raised it, and advice for a model
+    that reads values with Python. Without a line of the model, the error alone.
 
     Args:
         error: of a trace, with its traceback.
@@ -65,7 +65,7 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
     """
     others = _folders_of_others()
     frames = list(stack)
-    # Beyond our own call of the model is whoever asked for the export.
+    # Frames outside of our own call of the model belong to the caller of the export.
     called = max((i for i, frame in enumerate(frames) if frame.filename == _CALLING), default=-1)
     own = [frame for frame in frames[called + 1 :] if not _is_below(frame.filename, others)]
     return _place(own[-1]) if own else None
@@ -85,7 +85,7 @@ def _folders_of_others() -> list[str]:
 
 
 def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """The lines of the model that an error, or what it was raised from, went through; the innermost
+    """The lines of the model in the traceback of an error and of its causes, the innermost
     first."""
     others = _folders_of_others()
     known: set[int] = set()

@@ -44,29 +44,29 @@ __all__ = ["ExportOptions", "export"]
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How programs are made and checked, and what that may cost. The defaults are for a workstation
+    """How programs are made and checked, and what that may cost. The defaults suit a workstation
     that has room for the recorded calls.
 
     Attributes:
-        merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
-            ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
+        merge: ``"auto"`` makes one program for prefill and decode steps if replay proves it right.
+            ``"never"`` saves the time of that attempt; ``notes`` say where it was in vain.
         tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
-        attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
-            run at other sizes than the recorded ones; by default a minute, for a trace half a
-            minute and a tenth of a second per module.
-        probe: at which other sizes model and programs are run and compared: ``"near"`` is up to 4
+        attempt_seconds: how long a trace (processor time, in the main thread) or a run at an
+            unrecorded size may take. By default half a minute and a tenth of a second per module
+            for a trace, and a minute for a run.
+        probe: at which unrecorded sizes model and programs are compared: ``"near"`` is up to 4
             times the recorded ones, ``"far"`` up to 500 times, ``"none"`` is at none.
-        max_memory: the bytes that a run at other sizes may take, with the run that it is compared
-            with. By default what the largest recorded call takes, or 256 MiB if that is more, and
-            never more than half of what is free (for ``probe="far"``: that half).
-        max_seconds: how long all of it may take; no limit by default. When the time is up, the
-            programs that were found are returned, and ``missing`` says what was not tried. A trace
-            is interrupted (in the main thread), a run of a recorded call is not.
-        exporter: for ``torch.export.export`` or ``torch.onnx.export``, as in
+        max_memory: the bytes that a run at an unrecorded size may take, together with the run that
+            it is compared with. By default what the largest recorded call takes, or 256 MiB if that
+            is more, and never more than half of the free memory (for ``probe="far"``: that half).
+        max_seconds: how long the export may take; no limit by default. When the time is up, it
+            returns the programs so far, and ``missing`` says what was not tried. A trace is
+            interrupted (in the main thread), a run of a recorded call is not.
+        exporter: options for ``torch.export.export`` or ``torch.onnx.export``, as in
             ``{"opset_version": 20}``.
 
     Raises:
-        UsageError: for a value that is none of these.
+        UsageError: a value is not allowed.
     """
 
     merge: Literal["auto", "never"] = "auto"
@@ -104,32 +104,32 @@ def export(
     progress: Progress | bool | None = None,
 ) -> Programs:
     """Exports a model for the calls on a tape: each variant (:meth:`Tape.variants`) by the rules of
-    docs/decisions/export-strategies.md. Recorded calls are run through every program and compared.
-    If one program cannot serve a variant, several are made.
+    docs/decisions/export-strategies.md. Recorded calls run through every program, and the results
+    are compared. If one program cannot serve a variant, it gets several.
 
     Args:
         tape: the recorded calls.
         module: the recorded model, with its weights; or the recorded function. It is called, in
-            the mode (training or evaluation) that it was recorded in. What its calls change is put
-            back: parameters, buffers, Python attributes and generators of random numbers, except
-            what is written past torch's operators (numpy, compiled kernels), and globals. If
-            recorded calls need what the ones before left outside of buffers, their variant has no
-            program.
+            the mode (training or evaluation) that it was recorded in. Everything that its calls
+            change is restored: parameters, buffers, Python attributes and random number generators,
+            but not globals, nor what is written without torch's operators (numpy, compiled
+            kernels). If recorded calls need state that previous calls left outside of buffers,
+            their variant has no program.
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         options: how programs are made and checked, and what that may cost.
-        parts: names of submodules that are exported as well, with the same options
+        parts: names of submodules to export as well, with the same options
             (:attr:`Programs.parts`): ``generate()`` calls an encoder on its own. Their calls are
-            recorded while one recorded call of each size is run again.
+            recorded while one recorded call of each size runs again.
         drive: calls the parts instead, for instance ``lambda: model.generate(ids)``.
-        progress: is called with a line of text whenever something else is traced or run. True shows
-            the line: below the cell of a notebook, else on stderr.
+        progress: is called with a line of text for each step. True shows the line: below the cell
+            of a notebook, else on stderr.
 
     Raises:
         ExportError: no variant could be exported; says what was tried. Or the model, or a part of
             it, is a TorchScript module.
-        InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
-        UsageError: for a module without the recorded method, or a format that does not exist; or
-            torch is older than 2.12.
+        InferenceError: the tape has no calls, or an argument cannot be rebuilt.
+        UsageError: the module lacks the recorded method, there is no such format, or torch is older
+            than 2.12.
     """
     require_torch()
     check_tape(tape, "export")
@@ -167,8 +167,8 @@ def _with_parts(
     drive: Callable[[], Any] | None,
     exported: Callable[[Tape, Any], Programs],
 ) -> Programs:
-    """The programs of a model and of its parts. A tape has the calls of one module; those of the
-    parts are recorded while the model runs, and each part is exported from them.
+    """The programs of a model and of its parts. A tape has the calls of one module, so the calls of
+    each part are recorded while the model runs, and the part is exported from them.
 
     Raises:
         UsageError: there is no such part, it was not called, or calltape-recorder is missing.
@@ -177,7 +177,7 @@ def _with_parts(
     if isinstance(names, str) or not names:
         raise UsageError(f"parts={names!r}", advice="pass a list of names of submodules")
     session = Session.of(tape, module, Tolerances())
-    # First, because a name that is wrong should not cost an export.
+    # First, because a wrong name should not cost an export.
     modules = dict(session.module.named_modules())
     unknown = [name for name in names if name not in modules or not name]
     if unknown:
@@ -280,7 +280,7 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
 
 
 def _reasons(search: ProgramSearch) -> Iterator[str]:
-    """Why each variant has no program. What no trace can take is said once."""
+    """Why each variant has no program. Variants that cannot be traced are listed together."""
     alike = [name for name in search.missing if name in search.untraceable][1:]
     for name, why in search.missing.items():
         if name not in alike:
@@ -300,7 +300,8 @@ _WARNING_LOGGERS = (
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Leaves out torch's warning for each dimension that became a constant: the attempts tell."""
+    """Suppresses torch's warning for each dimension that became a constant, which attempts
+    report."""
     loggers = [logging.getLogger(name) for name in _WARNING_LOGGERS]
     levels = [logger.level for logger in loggers]
     try:

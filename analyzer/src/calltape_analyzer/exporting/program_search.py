@@ -134,7 +134,13 @@ class ProgramSearch:
                 raise
             except Exception as error:  # a fault of ours costs this variant only
                 self._add_gap(variant, "variant", reasons.Fault(failure_of(error)))
-        self._leave_out_lost()
+        made = list(self.programs)
+        for program in made:
+            others = [one for one in made if one is not program]
+            why = why_state_lost(self.exporter.session, program, others, self.tape.calls)
+            if why is not None:
+                self.programs.remove(program)
+                self._leave_out(program.variant, Strategy.IN_A_ROW, why)
         for program in self.programs:
             program.reject_aliases(self._aliases.matter)
         self.all_notes += (notes.OwnTensor(*one) for one in self._aliases.matter.items())
@@ -327,16 +333,6 @@ class ProgramSearch:
     def _why_untraceable(self, variant: VariantFacts) -> Fact | None:
         reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
         return reason or self._hidden_state.get(variant.rows.first)
-
-    def _leave_out_lost(self) -> None:
-        """Leaves out programs that lose state which recorded calls need."""
-        found = list(self.programs)
-        for program in found:
-            others = [one for one in found if one is not program]
-            why = why_state_lost(self.exporter.session, program, others, self.tape.calls)
-            if why is not None:
-                self.programs.remove(program)
-                self._leave_out(program.variant, Strategy.IN_A_ROW, why)
 
     def _export_variant(self, variant: VariantFacts) -> None:
         """Makes programs until every recorded size of a variant has one. Each is traced from a size

@@ -1,4 +1,4 @@
-"""What calls change in a model, and how it is put back.
+"""What calls change in a model, and how that is undone.
 
 Parameters may take most of the memory, so they are never copied as a whole: a dispatch mode saves a
 tensor before the first operation that writes to it. Buffers are copied at once, because some
@@ -277,18 +277,19 @@ _MAX_COPIED = 256 * 2**20
 @contextlib.contextmanager
 def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dict[str, Any]]:
     """Undoes what calls in the block write to parameters and buffers, in place or by replacing
-    them, and to plain Python attributes. A program of ``torch.export`` has the same tensors as the
-    model that it was made of.
+    them, and to plain Python attributes. A program of ``torch.export`` shares the tensors of the
+    model that it was made from.
 
-    What numpy or a compiled kernel writes to a parameter is not undone: torch does not see it.
+    Writes of numpy or compiled kernels to parameters are not undone, because torch does not see
+    them.
 
     Args:
         module: the model.
-        tracing: whether it is traced. Then no operation on a parameter is run, and a mode of ours
+        tracing: whether it is traced. Then no operation runs on a parameter, and a dispatch mode
             would disturb the trace.
 
     Yields:
-        A dict that gets, at the end, what was changed, by name, with what it was before.
+        A dict that at the end contains the old values of what was changed, by name.
     """
     parts = list(module.named_modules())
     attributes = [Attributes(prefix, part) for prefix, part in parts]
@@ -444,15 +445,15 @@ def written_by(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def in_words(value: Any) -> str:
-    """A value of a state, if it is a number; else an empty text."""
+    """A value among the state as text if it is a number; else an empty text."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type != "meta":
         value = value.item()
     return repr(value) if isinstance(value, bool | int | float) else ""
 
 
 def copied_from_state(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The same leaves, with copies of the ones that are part of the model's state: to put the state
-    back would change the result as well."""
+    """The same leaves, with copies of those that are part of the model's state, because restoring
+    the state would change the result as well."""
     tensors: list[torch.Tensor | None] = []
     for prefix, part in module.named_modules():
         tensors += [*part._parameters.values(), *part._buffers.values()]
@@ -465,7 +466,7 @@ def copied_from_state(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dic
 
 
 def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
-    """Whether somebody wrote to a tensor that was a copy of another, even the same values."""
+    """Whether a tensor that was a copy of another one was written to, even with the same values."""
     return bool(now._version) or not same(before, now)
 
 

@@ -248,7 +248,7 @@ def verdicts_on(
         _verdict_on(
             variant,
             programs,
-            [one for one in gaps if _is_of(one.variant, variant)],
+            [gap for gap in gaps if _is_of(gap.variant, variant)],
             floats[_tensors(variant)],
         )
         for variant in every

@@ -1,14 +1,13 @@
-"""The arguments of a caller, and what a program gets and gives back in their place.
+"""The arguments of a caller, and what a program gets and returns instead of them.
 
-A trace sees the strides of its inputs and may build on them (``contiguous()`` leaves nothing in the
-graph of a contiguous input), and a runtime may not look at strides at all. So a program gets
-contiguous tensors, unless the model reads a layout or tensors share memory: then they lie as the
-caller's do.
+A trace sees the strides of its inputs and may rely on them (``contiguous()`` leaves nothing in the
+graph of a contiguous input), and a runtime may ignore strides. So a program gets contiguous
+tensors, unless the model reads strides or tensors share memory: then they keep the caller's
+strides.
 
-A model that gets a cache updates that object, and its caller goes on with the same object. A
-program has no objects, only tensors. So a trace notes which arguments were returned, and a call
-through :class:`~calltape_analyzer.Programs` puts the new state into the caller's object and returns
-it.
+A model that gets a cache updates that object, and its caller continues with the same object. A
+program has tensors only. So a trace notes which arguments were returned, and a call through
+:class:`~calltape_analyzer.Programs` writes the new state into the caller's object and returns it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ __all__ = [
 
 
 def kept_layouts(variant: VariantFacts) -> frozenset[int]:
-    """The tensors that a program gets as they lie in memory, by their number in the layout."""
+    """The numbers of the tensors that a program gets with the caller's strides."""
     key = variant.group.key
     read = {i for i, facts in enumerate(key.facts) if facts.memory}
     return frozenset(
@@ -49,8 +48,8 @@ def kept_layouts(variant: VariantFacts) -> frozenset[int]:
 
 
 def as_traced(variant: VariantFacts, sample: Sample) -> Sample:
-    """The sample with copies in place of the tensors that lie in another way than the program was
-    traced with. The others are the same objects.
+    """The sample with copies of the tensors whose strides differ from those of the trace. The
+    others are the same objects.
 
     Raises:
         TapeError: ``limit`` if that takes more memory than there is room for.
@@ -82,7 +81,7 @@ def as_traced(variant: VariantFacts, sample: Sample) -> Sample:
 
 
 def write_back(given: Sample, run: Sample) -> None:
-    """Writes what a program wrote to copies to the tensors that the caller gave.
+    """Copies what a program wrote to copies back to the caller's tensors.
 
     Args:
         given: the caller's.
@@ -97,7 +96,7 @@ def write_back(given: Sample, run: Sample) -> None:
 
 
 def restore(given: Sample, before: Sample) -> None:
-    """Takes back what a program wrote to the tensors that the caller gave.
+    """Undoes what a program wrote to the caller's tensors.
 
     Args:
         given: the caller's.
@@ -114,8 +113,8 @@ def restore(given: Sample, before: Sample) -> None:
 
 
 def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[int]]:
-    """Which outputs share memory with which tensors of a sample, by path and number. One that is
-    such a tensor itself, as a cache that is filled and returned, does not count.
+    """Which outputs share memory with which tensors of a sample, by path and number. An output that
+    is such a tensor itself, such as a cache that is filled and returned, does not count.
 
     Args:
         leaves: what was returned, by path.
@@ -131,7 +130,7 @@ def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[i
 
 
 def memory_of(value: Any) -> int | None:
-    """What is equal for tensors of one memory; None for what has none."""
+    """A key that is equal for tensors that share memory; None for values without memory."""
     return storage_of(value) if _is_own(value) and value.numel() else None
 
 
@@ -154,8 +153,8 @@ def _is_own(tensor: Any) -> bool:
 
 
 def _is_moved(sample: Sample, kept: Collection[int]) -> bool:
-    """Whether tensors that are kept as they lie begin elsewhere in their memory than copies do,
-    which a trace had."""
+    """Whether tensors that keep their strides begin at another offset than copies, which the trace
+    had."""
     begins: dict[int, int] = {}
     for i in kept:
         tensor = sample.tensors[i]
@@ -166,8 +165,8 @@ def _is_moved(sample: Sample, kept: Collection[int]) -> bool:
 
 
 def returned_arguments(returned: Any, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Which items of a result are arguments: the name of the argument by key, field or position of
-    the item."""
+    """The items of a result that are arguments: by key, field or position of the item, the name of
+    the argument."""
     return {
         str(key): name
         for key, value in _items(returned)

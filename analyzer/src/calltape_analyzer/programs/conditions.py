@@ -1,10 +1,10 @@
-"""The conditions of an exported program on its inputs, as data.
+"""The guards of an exported program on its inputs, as data.
 
-``torch.export`` turns what a trace assumed into conditions: sizes that became constants, dimensions
-that must be equal, ranges. An ``ExportedProgram`` checks them when it runs; an ONNX model has lost
-them, and would compute something else. So they are kept with every program
-(docs/decisions/guards-and-verdicts.md). Takes dtypes and sizes; returns the reason why the program
-would reject them. Nothing is run.
+``torch.export`` turns the assumptions of a trace into guards: sizes that became constants,
+dimensions that must be equal, ranges. An ``ExportedProgram`` checks them when it runs. An ONNX
+model has lost them, and would compute something else. So every program keeps them
+(docs/decisions/guards-and-verdicts.md). Takes dtypes and sizes; returns why the program would
+reject them. Nothing is run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["MAX_TEXT", "Conditions", "Sized"]
 
 @dataclass(frozen=True)
 class Sized:
-    """The dtype and the sizes of a tensor, and where it lies in memory if that is known: its
-    strides and the offset of its first element, both in elements."""
+    """The dtype and shape of a tensor, and if known its strides and the offset of its first
+    element, both in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ _MAX_DIGITS = 400
 
 
 class _UnknownError(Exception):
-    """A condition that cannot be evaluated here."""
+    """A guard that cannot be evaluated."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Conditions:
         return cls(tuple(inputs), ranges, guards)
 
     def reject(self, values: Sequence[Any], arguments: Mapping[str, Any]) -> Rejection | None:
-        """Why inputs are rejected; None if the program would take them.
+        """Why inputs are rejected; None if the program would accept them.
 
         Args:
             values: the inputs in order: :class:`Sized`, or ints.
@@ -158,9 +158,8 @@ class Conditions:
         return None
 
     def can_be_evaluated(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether every guard can be evaluated. If one cannot, the program is trusted only at the
-        sizes that were verified: an ONNX model, or a program that was loaded, would not check
-        it."""
+        """Whether every guard can be evaluated. If one cannot, the program serves only verified
+        sizes, because an ONNX model or a loaded program would not check it."""
         return all(_holds(text, arguments) is not None for text in self.guards)
 
 
@@ -173,7 +172,7 @@ def _bound(limit: Any) -> int | None:
 
 
 def _power(base: float, exponent: float) -> Any:
-    """A power as torch writes it: ``** 0.5`` for a root. A large one would take all the memory."""
+    """A power as torch writes it: ``** 0.5`` for a root. A large one would take all memory."""
     if abs(exponent) > _MAX_EXPONENT or base < 0:
         raise _UnknownError
     return base**exponent
@@ -243,8 +242,8 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _evaluate(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
-    """The value of a condition. Only the forms below are evaluated, because a condition may come
-    from a file of a stranger."""
+    """The value of a guard. Only the forms below are evaluated, because a guard may come from an
+    untrusted file."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, bool):
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
@@ -257,20 +256,14 @@ def _evaluate(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
         # All parts are evaluated, so that one that cannot be evaluated is noticed.
         parts = [_evaluate(value, arguments) for value in node.values]
         return all(parts) if isinstance(node.op, ast.And) else any(parts)
-    if isinstance(node, ast.Compare):
-        return _compare(node, arguments)
+    if isinstance(node, ast.Compare) and all(type(op) in _OPERATORS for op in node.ops):
+        values = [_number(_evaluate(one, arguments)) for one in (node.left, *node.comparators)]
+        pairs = zip(node.ops, values, values[1:], strict=False)
+        return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
     if isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in _FUNCTIONS:
         given = [_number(_evaluate(one, arguments)) for one in node.args]
         return _number(_FUNCTIONS[ast.unparse(node.func)](*given))
     return _reference(node, arguments)
-
-
-def _compare(node: ast.Compare, arguments: Mapping[str, Any]) -> bool:
-    values = [_number(_evaluate(one, arguments)) for one in (node.left, *node.comparators)]
-    if not all(type(op) in _OPERATORS for op in node.ops):
-        raise _UnknownError
-    pairs = zip(node.ops, values, values[1:], strict=False)
-    return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
 
 
 def _reference(node: ast.expr, arguments: Mapping[str, Any]) -> Any:

@@ -181,24 +181,24 @@ def no_variant(
         origin: where the call comes from.
     """
     not_exported = {name: NotExported(why) for name, why in missing.items()}
-    ordered = sorted(reasons, key=lambda name: _distance(programs.get(name), call))
+
+    def distance(name: str) -> tuple[bool, bool, int]:
+        """Programs for the structure of the call come first, then those that serve more than single
+        sizes, then those with the same arguments."""
+        program = programs.get(name)
+        if program is None:
+            return True, True, 0
+        group = program.variant.group
+        is_other = program.variant.row_in(call.key, call.row) is None
+        is_narrow = program.is_constant or program.only is not None
+        return is_other, is_narrow, len(set(group.layout.nodes) ^ set(call.layout.nodes))
+
+    ordered = sorted(reasons, key=distance)
     return NoVariant(
         text,
         {**{name: reasons[name] for name in ordered}, **not_exported},
         advice=_advice(programs, call, reasons, missing, origin),
     )
-
-
-def _distance(program: Program | None, call: SortedCall) -> tuple[bool, bool, int]:
-    """How far a program is from accepting a call: programs for its structure come first, then those
-    that serve more than single sizes, then those with the same arguments."""
-    if program is None:
-        return True, True, 0
-    own = program.variant.group
-    is_other = program.variant.row_in(call.key, call.row) is None
-    is_narrow = program.is_constant or program.only is not None
-    unlike = len(set(own.layout.nodes) ^ set(call.layout.nodes))
-    return is_other, is_narrow, unlike
 
 
 def _advice(
@@ -216,7 +216,13 @@ def _advice(
         return "give load_programs the classes of your own"
     if any(map(has_module_keys, call.layout.nodes.values())):
         return "call them in programs.installed(model): the keys of a dict are modules of it"
-    if foreign := _unknown_to(call):
+    signature = call.signature
+    foreign = [
+        name
+        for name in call.layout.nodes
+        if name not in signature.by_name and not signature.is_of_variadic(name)
+    ]
+    if foreign and signature.variadic_keyword is None:
         return f"see whether it is the same model: the exported one takes no {joined(foreign, 3)}"
     if passed := call.layout.left_out:
         return f"call it without {joined(passed, 3)}, or export with what {LEFT_OUT} left out"
@@ -229,18 +235,6 @@ def _advice(
         names = joined([repr(name) for name in missing], 3)
         return f"if it is a call of {names}, {_TRIED}; if it is of none, {more}"
     return more
-
-
-def _unknown_to(call: SortedCall) -> list[str]:
-    """The arguments of a call that the exported method lacks."""
-    signature = call.signature
-    if signature.variadic_keyword is not None:
-        return []
-    return [
-        name
-        for name in call.layout.nodes
-        if name not in signature.by_name and not signature.is_of_variadic(name)
-    ]
 
 
 Held = Callable[[], AbstractContextManager[list[Any]]]

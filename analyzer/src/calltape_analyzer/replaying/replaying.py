@@ -195,23 +195,20 @@ class _CallableRunner(Runner):
         self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
         stack.enter_context(generators_kept())
         self._classes = tape.class_index.with_model(getattr(target, "__self__", target))
-        self._asked = modes_named(target if self.module is None else self.module)
+        self._modes = modes_named(target if self.module is None else self.module)
         self.function: Callable[..., Any] = target
         self.signature = tape.signature
 
     def prepared(self, call: Call) -> Run:
+        from calltape_analyzer.model.calls import as_called
+
         inputs = complete_inputs(
             call.rebuilt_from(self._classes), self._device, are_contiguous=self._takes_contiguous
         )
-        return _CallOf(self, inputs, self._context_of(call))
-
-    def _context_of(self, call: Call) -> AbstractContextManager[None]:
-        from calltape_analyzer.model.calls import as_called
-
         tree = call.record.inputs
         devices = [leaf.device for leaf in tree.facts()]
-        context = Context.of(tree.spec().context, devices, self._asked)
-        return as_called(context, str(self._device), self.module)
+        context = Context.of(tree.spec().context, devices, self._modes)
+        return _CallOf(self, inputs, as_called(context, str(self._device), self.module))
 
     def undisturbed(self) -> AbstractContextManager[Any]:
         from calltape_analyzer.model.randomness import generators_kept

@@ -278,7 +278,15 @@ def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
         names: of its inputs, for people.
     """
     nodes = {node.name: node for node in exported.graph.nodes}
-    read = _read_by([node for node in nodes.values() if _is_effect(node)])
+
+    def has_effect(node: Any) -> bool:
+        if node.op != "call_function":
+            return bool(node.op == "output")
+        schema = getattr(node.target, "_schema", None)
+        is_check = any(word in str(node.target) for word in _CHECKS)
+        return is_check or getattr(schema, "is_mutable", False)
+
+    read = _read_by([node for node in nodes.values() if has_effect(node)])
     inputs = [s for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
     return [
         name
@@ -287,14 +295,6 @@ def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
         and hasattr(node.meta.get("val"), "shape")
         and node not in read
     ]
-
-
-def _is_effect(node: Any) -> bool:
-    """Whether a node has an effect outside of the graph."""
-    if node.op != "call_function":
-        return bool(node.op == "output")
-    schema = getattr(node.target, "_schema", None)
-    return any(word in str(node.target) for word in _CHECKS) or getattr(schema, "is_mutable", False)
 
 
 def _read_by(nodes: Sequence[Any]) -> set[Any]:

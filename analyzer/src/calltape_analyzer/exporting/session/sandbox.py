@@ -1,11 +1,11 @@
-"""Runs that must not end this process: of a model with arguments that nobody recorded.
+"""Runs of a model with synthetic arguments, which must not end this process.
 
-A native kernel reads beyond its memory where an argument points to nothing, loops for ever or takes
-all memory. Takes a function that answers questions. It runs in a fork of this process, which has
-the model already, answers many questions, and is replaced when it dies. Returns its answers, or how
-the fork ended. What a run changes in the fork nobody sees here.
+With an argument that points to nothing, a native kernel reads beyond its memory, loops forever or
+takes all memory. Takes a function that answers questions. It runs in a fork of this process, which
+has the model already, answers many questions, and is replaced when it dies. Returns the answers, or
+how the fork ended. Changes that a run makes in the fork are not visible here.
 
-Where a fork is not safe (a model on CUDA, another system than Linux), the function runs here.
+Where a fork is not safe (a model on CUDA, a system other than Linux), the function runs here.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from calltape_analyzer.programs.reasons import End, Ended
 __all__ = ["AnswerError", "RunEndedError", "Sandbox", "half_of_free", "may_fork"]
 
 Say = Callable[[str], None]
-"""Is told what a run does next."""
+"""Is called with what a run does next."""
 
 _OWN = "calltape_analyzer.", "calltape_schema."
 _HEAD = 8
-"""Bytes that say how long a message is."""
+"""Bytes that contain the length of a message."""
 _CHUNK = 2**20
-_LOOKED = 0.2
-"""Seconds after which it is looked whether the fork lives."""
+_POLL = 0.2
+"""Seconds between checks whether the fork lives."""
 _BEGINNING, _SETTLING = 20.0, 60.0
-"""Seconds that a fork gets to begin, and for a run that was made here."""
+"""Seconds that a fork gets to start, and for the first question."""
 _FORKS = 3
-"""So many are tried: whether another thread holds a lock when a fork begins is chance."""
+"""How many forks are tried, because another thread may happen to hold a lock when one starts."""
 _PARENT_DEATH_SIGNAL = 1
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
 _PAUSE_SOFT = 1
 _ADDED = 2**28
-"""Bytes of addresses that a fork may take in any case."""
+"""Bytes of address space that a fork may take in any case."""
 
 
-_unfit: list[str] = []
-"""Why forks of this process are of no use, once one was not."""
+_unusable_because: list[str] = []
+"""Why forks of this process do not work, once that was found."""
 
 
 class RunEndedError(Exception):
-    """A run did not come to its end.
+    """A run did not finish.
 
     Attributes:
-        ended: how.
-        doing: what it did then, if it said so.
+        ended: how it ended.
+        doing: what it did then, if it reported that.
     """
 
     def __init__(self, ended: Ended, doing: str = "") -> None:
@@ -73,14 +73,14 @@ class RunEndedError(Exception):
 
 
 class AnswerError(RuntimeError):
-    """A function gave no answer, and its process lives."""
+    """A function raised an error, and its process lives."""
 
 
 def may_fork(device: str) -> bool:
     """Whether a fork of this process can run a model on a device."""
     import torch
 
-    if _unfit or sys.platform != "linux" or not device.startswith("cpu"):
+    if _unusable_because or sys.platform != "linux" or not device.startswith("cpu"):
         return False
     # A context of CUDA does not outlive a fork.
     return not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -91,9 +91,9 @@ class Sandbox:
 
     Args:
         function: answers a question with plain data.
-        device: of the model that it runs. Where it cannot be forked, the function runs here.
+        device: of the model that it runs. If that rules out a fork, the function runs here.
         first: a question that was answered here before. If other threads run here, one of them may
-            hold a lock when the fork begins. A fork that does not answer it is of no use.
+            hold a lock when the fork starts. A fork that does not answer it is discarded.
         begin: is called once in each fork, before the first question.
     """
 
@@ -129,7 +129,7 @@ class Sandbox:
             seconds: how long it may take.
 
         Raises:
-            RunEndedError: the run ended the fork, or takes too long and was ended.
+            RunEndedError: the run ended the fork, or took too long and was stopped.
             AnswerError: the function raised an error, or its answer cannot be sent.
         """
         if self._fork is None and self._forks:
@@ -144,12 +144,12 @@ class Sandbox:
             return self._fork.ask(question, seconds)
         except AnswerError:
             raise
-        except BaseException:  # it died, or does not come to its end; or Ctrl-C
+        except BaseException:  # it died or does not finish; or Ctrl-C
             self.close()
             raise
 
     def _begun(self) -> _Fork | None:
-        """A new fork; None if the system gives none, or none can run what was run here."""
+        """A new fork; None if the system refuses, or no fork can answer the first question."""
         reason = ""
         for _ in range(_FORKS):
             try:
@@ -170,7 +170,7 @@ class Sandbox:
             else:
                 return fork
         else:
-            _unfit.append(reason)
+            _unusable_because.append(reason)
         self._forks = False
         return None
 
@@ -188,7 +188,7 @@ class _Fork:
         self, function: Callable[[Any, Say], Any], begin: Callable[[], None] | None
     ) -> None:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # what is not written yet would be written twice
+            with suppress(Exception):  # buffered output would be written twice
                 stream.flush()
         room, threads = int(2 * half_of_free()), _threads_after_fork()
         state = random.getstate()  # a fork gets another one
@@ -231,7 +231,7 @@ class _Fork:
         return self.hear(seconds)
 
     def hear(self, seconds: float) -> Any:
-        """The next answer. Each thing that it does may take so many seconds.
+        """The next answer. Each step that it reports may take so many seconds.
 
         Raises:
             RunEndedError, AnswerError: as :meth:`ask`.
@@ -258,8 +258,8 @@ class _Fork:
             left = until - time.monotonic()
             if left <= 0:
                 raise self._late(seconds)
-            if not poll.poll(1000 * min(left, _LOOKED)):
-                if self._status() is not None:  # a process that it started holds the pipe
+            if not poll.poll(1000 * min(left, _POLL)):
+                if self._status() is not None:  # a process that it started keeps the pipe open
                     raise self._death()
                 continue
             part = os.read(self._answers, min(size - len(found), _CHUNK))
@@ -311,9 +311,9 @@ class _Fork:
 
 
 def _threads_after_fork() -> int:
-    """How many threads torch may use in a fork that is made next. A pool of threads does not
-    outlive a fork, and a kernel would wait for it for ever: the pool is given up, and each process
-    makes its own when it needs one. Where that cannot be, there is no pool for one thread."""
+    """How many threads torch may use in the next fork. A thread pool does not survive a fork, and a
+    kernel would wait for it forever. So the pool is released, and each process creates its own when
+    it needs one. If that is impossible, one thread needs no pool."""
     import torch
 
     threads = torch.get_num_threads()
@@ -329,8 +329,8 @@ def _threads_after_fork() -> int:
 
 
 def _settle(room: int, threads: int) -> None:
-    """Makes a fork harmless: it prints nothing, leaves nothing, ends with its parent, and gets no
-    more memory than is free."""
+    """Makes a fork harmless: it prints nothing, leaves nothing behind, ends with its parent, and
+    gets no more memory than is free."""
     import torch
 
     with suppress(OSError):
@@ -343,9 +343,9 @@ def _settle(room: int, threads: int) -> None:
     faulthandler.disable()
     recorders = sys.modules.get("calltape_recorder.host.lifecycle")
     for recorder in recorders.known() if recorders is not None else ():
-        with suppress(Exception):  # a run with made-up arguments is no call of the host
+        with suppress(Exception):  # a run with synthetic arguments is no call of the application
             recorder.close()
-    gc.freeze()  # a collection would write to all of the memory that both have
+    gc.freeze()  # a collection would write to all shared memory
     torch.set_num_threads(threads)
     with suppress(OSError, ValueError):
         import resource
@@ -359,17 +359,17 @@ def _settle(room: int, threads: int) -> None:
             taken = min(taken, most)
         resource.setrlimit(resource.RLIMIT_AS, (taken, most))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # of all processes it is the one to end
+        file.write("1000")  # the kernel should kill this process first
     if not os.environ.get("CALLTAPE_DEBUG"):
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
-        # Another thread may have held the locks of the ones before.
+        # Another thread may have held the locks of the previous streams.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _answer_all(function: Callable[[Any, Say], Any], questions: int, answers: int) -> NoReturn:
-    _write(answers, ("answer", None))  # it lives
+    _write(answers, ("answer", None))  # the fork works
     while True:
         head = _read_exactly(questions, _HEAD)
         question = _loaded(_read_exactly(questions, int.from_bytes(head, "big")))
@@ -384,8 +384,8 @@ def _answer_all(function: Callable[[Any, Say], Any], questions: int, answers: in
 
 
 class _OwnFacts(pickle.Unpickler):
-    """Reads plain data and facts of calltape, and makes nothing else: a fork runs the model, with
-    what a tape made of its arguments."""
+    """Reads plain data and facts of calltape, and nothing else: a fork runs the model with
+    arguments from a tape."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = vars(sys.modules[module]).get(name) if module in sys.modules else None
@@ -403,7 +403,7 @@ def _read_exactly(pipe: int, size: int) -> bytes:
     while len(found) < size:
         part = os.read(pipe, size - len(found))
         if not part:
-            os._exit(0)  # nobody asks any more
+            os._exit(0)  # there are no more questions
         found += part
     return found
 
@@ -428,8 +428,8 @@ _LIMITS = (
 
 
 def half_of_free(device: str = "cpu") -> int:
-    """Half of the bytes that are free now on a device. On the CPU that is what the system says is
-    available, or what the limits of the process's control groups leave, whichever is less."""
+    """Half of the bytes that are free on a device now. On the CPU, the smaller of what the system
+    reports as available and what the limits of the process's control groups leave."""
     if device.startswith("cuda"):
         import torch
 
@@ -445,15 +445,15 @@ def _available() -> int | None:
         return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    try:  # other systems tell only how much there is, free or not
+    try:  # other systems report only the total
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, OSError, ValueError):
         return None
 
 
 def _groups() -> list[Path]:
-    """The folders of the groups that the process is in. In a container the outermost folder is the
-    one of the container's group."""
+    """The folders of the control groups of the process. In a container, the outermost folder is
+    that of the container's group."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -473,7 +473,7 @@ def _left_in(group: Path) -> int | None:
         try:
             most, now = (int((group / name).read_text()) for name in (limit, used))
             facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            # The kernel drops pages of files if memory is short.
+            # The kernel drops cached file pages if memory is short.
             return max(most - now + int(facts.get(cached, 0)), 0)
         except (OSError, ValueError):  # no such file, or "max"
             continue

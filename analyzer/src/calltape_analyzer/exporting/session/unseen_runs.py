@@ -66,8 +66,13 @@ _SECONDS = 60.0
 def why_unrun(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:
     """Why the model is not run at sizes that no call had; None if it may be run."""
     probing = session.probing
-    if _has_other_strides(session, variant, sizing):
-        return Because(Why.OTHER_STRIDES)
+    # A model that reads strides would get a call of another variant: a transposed tensor with one
+    # row is contiguous.
+    read = [i for i, facts in enumerate(variant.group.facts) if facts.memory]
+    if read and sizing.resized:
+        leaves = facts_of_tensors(session.sample(variant, sizing).tensors)
+        if any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read):
+            return Because(Why.OTHER_STRIDES)
     if probing.probe == "none":
         return reasons.RecordedOnly(probing.probe)
     if probing.probe == "near" and not probing.bound.allows(variant, sizing):
@@ -91,16 +96,6 @@ def why_unrun(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact |
     if cost is not None:
         probing.costs.add(variant, cost)
     return _why_too_costly(session, variant, sizing)
-
-
-def _has_other_strides(session: Session, variant: VariantFacts, sizing: Sizing) -> bool:
-    """Whether the call would belong to another variant, for a model that reads strides: a
-    transposed tensor with one row is contiguous."""
-    read = [i for i, facts in enumerate(variant.group.facts) if facts.memory]
-    if not read or not sizing.resized:
-        return False
-    leaves = facts_of_tensors(session.sample(variant, sizing).tensors)
-    return any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read)
 
 
 def _why_too_costly(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:

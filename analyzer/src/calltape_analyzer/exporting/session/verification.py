@@ -525,9 +525,11 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
             rejected[columns] = Because(Why.NO_TIME)
             continue
         reason = why_unrun(session, program.variant, sizing)
-        pointing = _points_to_nothing(session, program.variant, sizing)
-        if pointing is not None:
-            reason = PointsInto(pointing)
+        for number, rule in session.rules_of(program.variant).items():
+            is_zero = rule.symbol is not None and sizing.values[rule.symbol] == 0
+            if rule.needs_one and is_zero and 0 not in row.shapes[number]:
+                reason = PointsInto(str(program.variant.group.layout.tensors[number]))
+                break
         if reason is not None:
             rejected[columns] = NotTried(reason)
             continue
@@ -544,16 +546,6 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         if own:
             names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
             program.all_notes.append(TakesZero(names, has_values))
-
-
-def _points_to_nothing(session: Session, variant: VariantFacts, sizing: Sizing) -> str | None:
-    """The argument whose values index into a size that would be 0; None if there is none."""
-    shapes = row_at(variant, sizing).shapes
-    for number, rule in session.rules_of(variant).items():
-        is_zero = rule.symbol is not None and sizing.values[rule.symbol] == 0
-        if rule.needs_one and is_zero and 0 not in shapes[number]:
-            return str(variant.group.layout.tensors[number])
-    return None
 
 
 def _why_rejected(ran: UnseenRun) -> Fact | None:

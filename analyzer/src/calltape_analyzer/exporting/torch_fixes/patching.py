@@ -1,11 +1,87 @@
-"""Functions of torch are replaced while a model is traced, and put back. Two threads that did so at
-once would put back what the other one had put there: they take turns."""
+"""Replaces names in torch and in the Python modules of a model while it is traced, and restores
+them.
+
+The model's modules are those of the packages that its parts come from. All other code sees the
+original names: torch uses ``math.ceil`` and ``torch.tensor`` while it traces, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-__all__ = ["PATCHING"]
+import torch
+
+__all__ = ["PATCHING", "Beside", "modules_of", "named", "replaced"]
 
 PATCHING = threading.RLock()
-"""Held by the thread that replaces functions of torch, until they are put back."""
+"""Held by a thread while it replaces names. Two threads at once would each restore what the other
+replaced."""
+
+
+_NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
+
+
+def modules_of(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The names in each Python module of the packages that a model's parts come from."""
+    packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
+    packages -= _NOT_THE_MODELS
+    found = []
+    for of, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if of.partition(".")[0] in packages and isinstance(names, dict):
+            found.append(names)
+    return found
+
+
+@contextlib.contextmanager
+def named(modules: list[dict[str, Any]], stand_ins: Mapping[str, Any]) -> Iterator[None]:
+    """Gives builtins another meaning within the block. A name that a module defines itself stays
+    what it is."""
+    changed: list[tuple[dict[str, Any], str]] = []
+    try:
+        for names in modules:
+            for name in stand_ins.keys() - names.keys():
+                names[name] = stand_ins[name]
+                changed.append((names, name))
+        yield
+    finally:
+        for names, name in changed:
+            names.pop(name, None)
+
+
+@contextlib.contextmanager
+def replaced(modules: list[dict[str, Any]], others: Mapping[int, Any]) -> Iterator[None]:
+    """Puts other objects in the place of some within the block, whatever name they have there.
+
+    Args:
+        modules: the names of each module.
+        others: what to put there, by the identity of what is replaced.
+    """
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for names in modules:
+            for name, value in list(names.items()):
+                if id(value) in others:
+                    changed.append((names, name, value))
+                    names[name] = others[id(value)]
+        yield
+    finally:
+        for names, name, value in changed:
+            names[name] = value
+
+
+class Beside(types.ModuleType):
+    """A module with other functions in the place of some. All else is that of the module."""
+
+    def __init__(self, module: types.ModuleType, functions: Mapping[str, Any]) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        self.__dict__.update(functions)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer.exporting.torch_fixes.model_names import Beside, replaced
+from calltape_analyzer.exporting.torch_fixes.patching import Beside, replaced
 
 __all__ = ["python_dtypes"]
 

@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from calltape_analyzer.exporting.torch_fixes.known_maxima import known_max, known_min
-from calltape_analyzer.exporting.torch_fixes.model_names import modules_of, named
+from calltape_analyzer.exporting.torch_fixes.patching import modules_of, named
 from calltape_analyzer.exporting.torch_fixes.python_dtypes import python_dtypes
 from calltape_analyzer.exporting.torch_fixes.symbol_sets import SymbolicSet
 
