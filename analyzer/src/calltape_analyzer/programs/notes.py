@@ -1,4 +1,4 @@
-"""What a person should know about a program, or about an export as a whole."""
+"""What a user should know about a program, or about an export as a whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from calltape_analyzer.facts import Fact, Names, Note
 
 
 class OneSize(Note, code="one_size"):
-    """It is for the sizes of one recorded call, although several were recorded."""
+    """It serves the sizes of one recorded call, although several were recorded."""
 
 
 class ByValues(Note, code="by_values"):
@@ -26,7 +26,7 @@ class StateLost(Note, code="state_lost"):
 
     Attributes:
         names: of the state.
-        values: what the first of them were at the export; empty where that is long.
+        values: of the first ones at the export; empty for long values.
         has_state: whether runs of the program may change anything.
         depends: whether later calls of the model depend on it; None if that was not tried.
     """
@@ -50,7 +50,7 @@ class Unwritten(Note, code="unwritten"):
 
 
 class OtherStrides(Note, code="other_strides"):
-    """An output lies in memory in another way than it was recorded."""
+    """An output has other strides than the recorded one."""
 
     output: str
     got: str | None
@@ -58,7 +58,7 @@ class OtherStrides(Note, code="other_strides"):
 
 
 class SharedMemory(Note, code="shared_memory"):
-    """Outputs of the model share memory with an argument; those of the program may not."""
+    """Outputs of the model share memory with an argument. Those of the program may not."""
 
     name: str
     outputs: Names
@@ -88,11 +88,11 @@ class WhyNotOthers(Enum):
     WRONG = "wrong"
     """It returned wrong values at recorded sizes."""
     WRONG_UNSEEN = "wrong_unseen"
-    """It returned wrong values at sizes that no call had."""
+    """It returned wrong values at unrecorded sizes."""
 
 
 class WhyOnly(Fact, code="why_only"):
-    """The same, with how many sizes were so, of how many that were tried, and the runtime."""
+    """The same, with how many of how many tried sizes were like that, and the runtime."""
 
     kind: WhyNotOthers
     sizes: int = 0
@@ -101,7 +101,7 @@ class WhyOnly(Fact, code="why_only"):
 
 
 class ServesOnly(Note, code="serves_only"):
-    """It serves recorded sizes at which it was right, and no others."""
+    """It serves only recorded sizes at which it was right."""
 
     sizes: int
     why: Fact
@@ -115,10 +115,10 @@ class ServesSome(Note, code="serves_some"):
 
 
 class Excluded(Note, code="excluded"):
-    """It does not take a size for dimensions, because it is wrong there.
+    """It rejects a size of some dimensions, because it is wrong there.
 
     Attributes:
-        size: that it does not take.
+        size: that it rejects.
         names: of the dimensions.
         is_unlike: whether the model does not return what was recorded there.
     """
@@ -142,20 +142,20 @@ class NotCompared(Note, code="not_compared"):
 
 
 class ComesAsPlaceholder(Fact, code="comes_as_placeholder"):
-    """An object of a result cannot be made, although its class is known here."""
+    """An object of a result cannot be made, although its class is known."""
 
     type_name: str
     reason: str
 
 
 class ReturnsPlaceholders(Note, code="returns_placeholders"):
-    """Objects in results are of classes that are not known here."""
+    """Results contain objects of unknown classes."""
 
     classes: Names
 
 
 class OfProgram(Note, code="of_program"):
-    """What a person should know about one of several programs."""
+    """What a user should know about one of several programs."""
 
     program: str
     note: Note
@@ -172,7 +172,7 @@ class ConstantTensor(Note, code="constant_tensor"):
 
 
 class ConstantTexts(Note, code="constant_texts"):
-    """Texts or floats that vary are constants of it, and make no difference where it was tried.
+    """Varying texts or floats are constants of it, and made no difference where it was tried.
 
     Attributes:
         names: of the arguments.
@@ -205,13 +205,13 @@ class OpenFloats(Note, code="open_floats"):
 
 
 class UnreadInputs(Note, code="unread_inputs"):
-    """Nothing of it depends on the values of inputs."""
+    """It does not depend on the values of some inputs."""
 
     names: Names
 
 
 class EmptyAgrees(Note, code="empty_agrees"):
-    """If nothing is found it goes on where the model stops early, and returns the same."""
+    """If nothing is found, it continues where the model stops early, and returns the same."""
 
 
 class TracedInTraining(Note, code="traced_in_training"):
@@ -223,10 +223,10 @@ class ModelInTraining(Note, code="model_in_training"):
 
 
 class Probed(Note, code="probed"):
-    """What came of sizes that no call had.
+    """The result of unrecorded sizes.
 
     Attributes:
-        sizes, agreed, wrong: at how many it was tried, did what the model does, and did not.
+        sizes, agreed, wrong: at how many it was tried, agreed with the model, and did not.
         probe: which sizes were asked for.
         declined: at how many the model itself raised an error.
         varied: whether any size varied.
@@ -245,7 +245,7 @@ class Probed(Note, code="probed"):
 
 
 class Untried(Note, code="untried"):
-    """Sizes that no call had and that were not tried: the first, and how many more."""
+    """Unrecorded sizes that were not tried: the first, and how many more."""
 
     first: Fact
     more: int
@@ -263,15 +263,15 @@ class _Remark(Note):
 
 
 class EveryItem(_Remark, code="every_item"):
-    """Its loops over what is hit run for every item."""
+    """Its loops over selected items run for every item."""
 
 
 class TracedUnseen(_Remark, code="traced_unseen"):
-    """It was traced at sizes that no call had."""
+    """It was traced at unrecorded sizes."""
 
 
 class TakesZero(_Remark, code="takes_zero"):
-    """It takes sizes of 0 for dimensions, each alone or several at once.
+    """It accepts sizes of 0 for dimensions, each alone or several at once.
 
     Attributes:
         names: of the dimensions.
@@ -283,14 +283,14 @@ class TakesZero(_Remark, code="takes_zero"):
 
 
 class MergeCost(_Remark, code="merge_cost"):
-    """One program for several variants was tried in vain."""
+    """An attempt at one program for several variants failed."""
 
     names: Names
     seconds: int
 
 
 class MergeRejects(Note, code="merge_rejects"):
-    """The one program for several variants rejects sizes that the model takes."""
+    """The one program for several variants rejects sizes that the model accepts."""
 
     names: Names
 
@@ -303,13 +303,13 @@ class OwnTensor(Note, code="own_tensor"):
 
 
 class SeveralLayouts(Note, code="several_layouts"):
-    """Tensors came in several layouts in memory, which the model does not read."""
+    """Tensors came with several strides, which the model does not read."""
 
     names: Names
 
 
 class AskedModes(Note, code="asked_modes"):
-    """The model asks for modes of its caller."""
+    """The model reads the mode of its caller."""
 
     modes: Names
 
@@ -327,26 +327,26 @@ class StridesRead(Note, code="strides_read"):
 
 
 class AskedFacts(Note, code="queried_facts"):
-    """The model's code asks for facts of tensors that no program gets."""
+    """The model's code queries facts about tensors that no program gets."""
 
     asked: Names
 
 
 class Question(Enum):
-    """What a model is asked by runs of it."""
+    """What runs of a model should find out."""
 
     STRIDES = "strides"
-    """Whether it reads how its arguments lie in memory."""
+    """Whether it reads the strides of its arguments."""
     KEY_ORDER = "key_order"
     """Whether it reads the order of the keys of its dicts."""
 
 
 class NotAsked(Note, code="not_asked"):
-    """A question to the model has no answer, because a run does not come to its end.
+    """A question about the model has no answer, because a run did not finish.
 
     Attributes:
-        variant: whose calls were run.
-        question: that it is.
+        variant: whose calls ran.
+        question: the question.
         why: how the run ended.
     """
 
@@ -361,8 +361,8 @@ class OtherModel(Note, code="other_model"):
     Attributes:
         calls: the numbers of the calls, as texts.
         difference: of the first of them.
-        outside: what the recording says was outside of the model.
-        asked: what the model's code asks for, as :class:`AskedFacts` has it.
+        outside: what the recording names as outside of the model.
+        asked: what the model's code queries, as in :class:`AskedFacts`.
     """
 
     calls: Names

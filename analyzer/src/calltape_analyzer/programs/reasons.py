@@ -13,7 +13,7 @@ from calltape_analyzer.programs.notes import ServesOnly
 
 
 class Why(Enum):
-    """Reasons that say all by themselves."""
+    """Reasons without further facts."""
 
     NOTHING_COMPARED = "nothing_compared"
     """No recorded output has an element that is a number."""
@@ -25,13 +25,13 @@ class Why(Enum):
     OTHER_WITHOUT_CACHE = "other_without_cache"
     """The model returns other values with an empty cache."""
     LATE = "late"
-    """It does not fit into the part of the export's time that other sizes get."""
+    """It does not fit into the time that unrecorded sizes get."""
     NO_TIME = "no_time"
     TOO_LARGE = "too_large"
     """Beyond the bound of sizes that are run."""
     UNMEASURED = "unmeasured"
     OTHER_STRIDES = "other_strides"
-    """Tensors of such sizes lie in memory in another way."""
+    """Tensors of such sizes have other strides."""
     MODEL_IS_NAN = "model_is_nan"
     MODEL_NOT_FINITE = "model_not_finite"
     MODEL_VARIES = "model_varies"
@@ -41,7 +41,7 @@ class Why(Enum):
     INEXACT = "inexact"
     """The model is not more exact than the difference."""
     COINCIDENCE = "coincidence"
-    """The program is the same as the model with other values."""
+    """The program agrees with the model for other values."""
     OTHER_RESULT = "other_result"
     """The program returned something else than the model."""
 
@@ -64,7 +64,7 @@ class CauseKind(Enum):
 
 
 class Advice(Enum):
-    """What helps a model that needs the value of a tensor, by what stands in its line."""
+    """Advice for a model that needs the value of a tensor, by the code in its line."""
 
     PAD = "pad"
     """Pass padded sequences instead of packed ones."""
@@ -82,11 +82,11 @@ class Cause(Fact, code="cause"):
     """Why a trace failed, and where in the model.
 
     Attributes:
-        kind: as a person can act on it.
+        kind: what a user can act on.
         why: the error.
         place: the line of the model, with its file and function.
-        advice: what helps; None if nothing is known.
-        kinds: what the error and the line mean.
+        advice: what to do; None if that is unknown.
+        kinds: of the error and of the line.
     """
 
     kind: CauseKind
@@ -102,33 +102,33 @@ def stopped_by(fact: Fact | None, kind: ErrorKind) -> bool:
 
 
 class OfCall(Fact, code="of_call"):
-    """What came of a recorded call."""
+    """The result of a recorded call."""
 
     call: int
     why: Fact
 
 
 class Unseen(Fact, code="unseen"):
-    """What came of sizes that no call had."""
+    """The result of unrecorded sizes."""
 
     why: Fact
 
 
 class OfModel(Fact, code="of_model"):
-    """The model itself failed, maybe at recorded sizes."""
+    """The model itself failed, possibly at recorded sizes."""
 
     why: Fact
     at_recorded: bool = False
 
 
 class InState(Fact, code="in_state"):
-    """A call is not reproduced by a program that does what the model does from its state now."""
+    """A program does not reproduce a call, but agrees with the model in its current state."""
 
     names: Names
 
 
 class MaybeState(Fact, code="maybe_state"):
-    """A result differs, maybe because the model was in another state."""
+    """A result differs, possibly because the model was in another state."""
 
     difference: Fact
     names: Names
@@ -166,25 +166,25 @@ class NotTried(Fact, code="not_tried"):
 
 
 class End(Enum):
-    """How a run did not come to its end."""
+    """Why a run did not finish."""
 
     DIED = "died"
     """It ended its process."""
     LATE = "late"
-    """It took too long, and was ended."""
+    """It took too long, and was stopped."""
     NOT_TRIED = "not_tried"
-    """There is no other process here."""
+    """No other process could be started."""
 
 
 class Ended(Fact, code="ended"):
-    """A run did not come to its end.
+    """A run did not finish.
 
     Attributes:
         end: what happened.
-        what: a runtime, if that ran; empty for the model.
-        how: by which signal or exit code the process ended; empty if nobody knows.
+        what: the runtime that ran; empty for the model.
+        how: the signal or exit code of the process; empty if unknown.
         empty_cache: whether it ran with an empty cache.
-        seconds: how long it might take, if it took longer.
+        seconds: the limit, if it took too long.
     """
 
     end: End
@@ -195,21 +195,21 @@ class Ended(Fact, code="ended"):
 
 
 class SyntheticHarms(Fact, code="synthetic_harms"):
-    """With values that are made up, the model does not come to its end."""
+    """The model does not finish with synthetic values."""
 
     call: int
     how: Fact
 
 
 class TooSlow(Fact, code="too_slow"):
-    """A run would take too long, or one before it did."""
+    """A run would take too long, or an earlier one did."""
 
     seconds: float
     was_run: bool
 
 
 class TooMuchMemory(Fact, code="too_much_memory"):
-    """A run may take too much memory: bytes, and whether the caller set the limit."""
+    """A run may take too much memory: the bytes, and whether the caller set the limit."""
 
     needed: int
     allowed: int
@@ -217,34 +217,34 @@ class TooMuchMemory(Fact, code="too_much_memory"):
 
 
 class RecordedOnly(Fact, code="recorded_only"):
-    """Only recorded sizes were asked for."""
+    """The caller asked for recorded sizes only."""
 
     probe: str
 
 
 class PointsInto(Fact, code="points_into"):
-    """Values of an argument point into a size that would be 0."""
+    """Values of an argument index into a size that would be 0."""
 
     name: str
 
 
 class RaisedType(Fact, code="raised_type"):
-    """The model, or the program, raised an error at a size of 0. Its message may quote a call, and
-    is not kept."""
+    """The model or the program raised an error at a size of 0. Its message is not kept, because it
+    may quote a call."""
 
     is_model: bool
     error: str
 
 
 class UntriedSize(Fact, code="untried_size"):
-    """Sizes that no call had were not tried."""
+    """Unrecorded sizes were not tried."""
 
     sizes: str
     why: Fact
 
 
 class UntraceableKind(Enum):
-    """What no trace can take."""
+    """What cannot be traced."""
 
     DATA_KEYS = "data_keys"
     NESTED = "nested"
@@ -253,7 +253,7 @@ class UntraceableKind(Enum):
 
 
 class Untraceable(Fact, code="untraceable"):
-    """A variant has what no trace can take.
+    """A variant has what cannot be traced.
 
     Attributes:
         kind: of it.
@@ -267,11 +267,11 @@ class Untraceable(Fact, code="untraceable"):
 
 
 class StateNeeded(Fact, code="state_needed"):
-    """Recorded calls go on from what the ones before left, and a program does not keep that.
+    """Recorded calls continue from state that previous calls left, and a program does not keep it.
 
     Attributes:
-        names: of what it loses.
-        call: that is not reproduced; None if other orders of calls show it.
+        names: of the lost state.
+        call: that is not reproduced; None if other orders of calls show the loss.
         has_state: whether runs of the program may change anything.
     """
 
@@ -281,7 +281,7 @@ class StateNeeded(Fact, code="state_needed"):
 
 
 class DrawnByPython(Fact, code="drawn_by_python"):
-    """Results depend on numbers of generators that no program has."""
+    """Results depend on generators that no program has."""
 
     generators: Names
 
@@ -293,19 +293,19 @@ class Fault(Fact, code="fault"):
 
 
 class MostPrograms(Fact, code="most_programs"):
-    """A variant gets so many programs, and no more."""
+    """A variant has the maximum number of programs."""
 
     most: int
 
 
 class EachAlone(Fact, code="each_alone"):
-    """Each of many sizes would need a program of its own."""
+    """Each of many sizes would need its own program."""
 
     most: int
 
 
 class ValuesLeft(Fact, code="values_left"):
-    """Calls have values that got no program: how many calls of how many."""
+    """Some calls have values without a program: how many of how many calls."""
 
     left: int
     calls: int
@@ -313,7 +313,7 @@ class ValuesLeft(Fact, code="values_left"):
 
 
 class ConstantsLeft(Fact, code="constants_left"):
-    """Values of a tensor got no program: how many of how many."""
+    """Some values of a tensor have no program: how many of how many."""
 
     left: int
     values: int
@@ -321,7 +321,7 @@ class ConstantsLeft(Fact, code="constants_left"):
 
 
 class ValuesRejected(Fact, code="values_rejected"):
-    """A call has recorded sizes, and values that no program takes."""
+    """A call has recorded sizes, and values that no program accepts."""
 
     call: int
 
@@ -336,8 +336,8 @@ class OtherCall(Rejection, code="other_call"):
 
 
 class UnknownClass(Rejection, code="unknown_class"):
-    """An argument is a placeholder for an object of a class, or holds one: the class was not known
-    when the programs were loaded."""
+    """An argument is, or contains, a placeholder for an object whose class was unknown when the
+    programs were loaded."""
 
     argument: str
     type_name: str
@@ -369,7 +369,7 @@ class OtherRank(Rejection, code="other_rank"):
 
 
 class OtherSize(Rejection, code="other_size"):
-    """A size or an int is another one than that of an input."""
+    """A size or an int differs from that of an input."""
 
     place: str
     got: int
@@ -378,7 +378,7 @@ class OtherSize(Rejection, code="other_size"):
 
 
 class UnequalSizes(Rejection, code="unequal_sizes"):
-    """A size is another one than elsewhere in the call, and a trace took them to be equal."""
+    """A size differs from another one in the call, and the trace assumed that they are equal."""
 
     place: str
     got: int
@@ -386,7 +386,7 @@ class UnequalSizes(Rejection, code="unequal_sizes"):
 
 
 class UnequalNames(Rejection, code="unequal_names"):
-    """Two sizes differ whose dimensions have one name in an ONNX model."""
+    """Two sizes differ whose dimensions have the same name in an ONNX model."""
 
     place: str
     got: int
@@ -427,7 +427,7 @@ class GuardFails(Rejection, code="guard_fails"):
 
 
 class ByTrace(Rejection, code="by_trace"):
-    """A condition of a trace does not hold: recorded calls do not say so."""
+    """A condition of the trace does not hold. Recorded calls do not imply it."""
 
     condition: Rejection
 
@@ -437,8 +437,8 @@ class ByTrace(Rejection, code="by_trace"):
 
 
 class OtherValue(Rejection, code="other_value"):
-    """A text, number or tensor has another value than the constant of a program, as shown; None if
-    both look the same when they are cut."""
+    """A text, number or tensor differs from the constant of a program. ``wanted`` is None if both
+    look the same when they are shortened."""
 
     place: str
     got: str
@@ -453,8 +453,7 @@ class SharesMemory(Rejection, code="shares_memory"):
 
 
 class Unverified(Rejection, code="unverified"):
-    """A program that serves only some sizes was not verified at these; nobody knows whether it
-    would be right.
+    """A program that serves only some sizes was not verified at these, so it may be wrong there.
 
     Attributes:
         recorded: whether calls had them.
@@ -466,7 +465,7 @@ class Unverified(Rejection, code="unverified"):
 
 
 class RunFailed(Rejection, code="run_failed"):
-    """A program took the call, and raised an error."""
+    """A program accepted the call, and raised an error."""
 
     why: Fact
 
@@ -478,7 +477,7 @@ class NotExported(Rejection, code="not_exported"):
 
 
 class NoProgram(Rejection, code="no_program"):
-    """None of several programs takes a call.
+    """None of several programs accepts a call.
 
     Attributes:
         names, whys: of the programs, in the same order.
@@ -494,13 +493,13 @@ class NoProgram(Rejection, code="no_program"):
 
 
 class FilledState(Rejection, code="filled_state"):
-    """The call brings a cache that is filled, and the model takes none."""
+    """The call passes a filled cache, and the model has no such input."""
 
     name: str
 
 
 class Strategy(Enum):
-    """What an attempt tries."""
+    """How an attempt makes a program."""
 
     PLAIN = "plain"
     """All dynamic sizes are open, and no value is known."""
@@ -515,39 +514,38 @@ class Strategy(Enum):
     OPEN_INTS = "open_ints"
     """Ints that the model reads from tensors are open."""
     NOT_EMPTY = "not_empty"
-    """Results whose size only values tell are taken not to be empty."""
+    """Results whose size depends on values are assumed not to be empty."""
     OPEN_NUMBERS = "open_numbers"
     """By the values of a call, with numbers of tensors open."""
     BY_VALUES = "by_values"
     BY_VALUES_OPEN_INTS = "by_values_open_ints"
     BY_VALUES_DEFERRED = "by_values_deferred"
     EVERY_ITEM = "every_item"
-    """Loops over what is hit run for every item."""
+    """Loops over selected items run for every item."""
     OPEN_FLOATS = "open_floats"
     """Floats that the model makes of sizes are open."""
     UNNOTICED = "unnoticed"
-    """The model is told that there is no trace."""
+    """The model is told that no trace is running."""
     BATCHED_EXPERTS = "batched_experts"
-    """Experts run in the one way that can be converted."""
+    """Experts run in the one implementation that can be converted."""
     FIRST_DIMENSIONS = "first_dimensions"
     """Only first dimensions are open."""
     ONE_SIZE = "one_size"
     """No size is open."""
     MERGED = "merged"
-    """One program for several variants; the model itself was asked first."""
+    """One program for several variants, after a run of the model itself."""
     NOT_TRACED = "not_traced"
-    """No trace can take the variant."""
+    """The variant cannot be traced."""
     IN_A_ROW = "in_a_row"
-    """The model was called several times in a row: no program keeps what a call leaves."""
+    """The model ran several times in a row: no program keeps the state that a call leaves."""
     COMPARED = "compared"
     """The model was compared with what was recorded, and differs."""
     BESIDE = "beside"
-    """Sizes beside wrong ones were run through a program."""
+    """A program ran at sizes next to wrong ones."""
 
 
 class Sampled(Fact, code="sampled"):
-    """The arguments of an attempt: those of a recorded call, resized to other sizes unless these
-    are empty."""
+    """The arguments of an attempt: those of a recorded call, resized unless ``sizes`` is empty."""
 
     call: int
     sizes: str = ""
