@@ -73,8 +73,8 @@ def test_a_file_is_replaced_if_asked(tmp_path: Path) -> None:
         "OutputFile._open",
         "OutputFile.discard",
         "write_file",
-        "remove",
-        "_remove",
+        "_Temporary.remove",
+        "_Temporary._unlink",
     ],
 )
 def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> None:
@@ -101,7 +101,14 @@ def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> N
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
 @pytest.mark.parametrize(
-    "name", ["TemporaryFolder.__init__", "is_temporary", "remove", "_remove", "use"]
+    "name",
+    [
+        "TemporaryFolder.__init__",
+        "_Temporary.__init__",
+        "_Temporary.remove",
+        "_Temporary._unlink",
+        "use",
+    ],
 )
 def test_an_interrupt_at_any_step_leaves_no_folder(tmp_path: Path, name: str) -> None:
     def use() -> None:

@@ -1,8 +1,5 @@
-"""Calls that nobody recorded, from Python values.
-
-Takes arguments and results; returns a record with the values of its tensors, for
-:meth:`NewTape.write <calltape_analyzer.writing.new_tape.NewTape.write>`.
-"""
+"""Records of synthetic calls from Python values, for
+:meth:`NewTape.write <calltape_analyzer.writing.new_tape.NewTape.write>`."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from calltape_schema.tree import Leaf, TensorNode, encode_leaves, encode_structu
 __all__ = ["ABSENT", "BuiltCall", "build_call", "build_tree"]
 
 ABSENT: Any = object()
-"""Stands for outputs that are not on the tape; None is what a call may return."""
+"""Outputs that are not on the tape, unlike None, which a call may return."""
 
-_NO_TAPE = bytes(16)  # the writer puts the id of its own tape in its place
+_NO_TAPE = bytes(16)  # the writer replaces it by the id of its tape
 
 
 class BuiltCall(NamedTuple):
-    """A record, and for the key of each leaf its tensor."""
+    """A record, and the values of its tensors by key."""
 
     record: CallRecord
     values: dict[str, Any]
@@ -48,23 +45,23 @@ def build_call(
     """A call as a recorder would have written it.
 
     Args:
-        number: of the call.
-        args, kwargs: what was passed. A tensor that stands at two places is one leaf.
-        outputs: what was returned.
-        error: what was raised instead.
+        number: the number of the call.
+        args, kwargs: the arguments. A tensor at two places becomes one leaf.
+        outputs: the outputs.
+        error: the exception that was raised instead.
         time_ns, duration_ns: as in the record.
-        values: ``none`` leaves the values of tensors out.
+        values: ``none`` omits the values of tensors.
         training: whether the model was in training mode.
 
     Raises:
-        TapeError: ``limit`` for more than the format can hold.
+        TapeError: ``limit`` if the format cannot hold the call.
     """
-    found: dict[str, Any] = {}
-    given = (tuple(args), dict(kwargs or {}))
-    inputs = build_tree(given, "", found, values=values, training=training)
+    stored: dict[str, Any] = {}
+    arguments = (tuple(args), dict(kwargs or {}))
+    inputs = build_tree(arguments, "", stored, values=values, training=training)
     result = None
     if outputs is not ABSENT and error is None:
-        result = build_tree(outputs, "outputs", found, values=values)
+        result = build_tree(outputs, "outputs", stored, values=values)
     raised = None
     if error is not None:
         raised = ModelError(type=name_of(type(error)), message=str(error))
@@ -72,13 +69,13 @@ def build_call(
         tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=0,
         inputs=inputs, outputs=result, error=raised,
     )  # fmt: skip
-    return BuiltCall(record, found)
+    return BuiltCall(record, stored)
 
 
 def build_tree(
     value: Any,
     path: str,
-    found: dict[str, Any],
+    stored: dict[str, Any],
     *,
     values: Literal["all", "none"] = "all",
     training: bool = False,
@@ -86,78 +83,77 @@ def build_tree(
     """One side of a call.
 
     Args:
-        value: the results; or ``(args, kwargs)``, with an empty path.
-        path: of the root: empty for inputs, ``outputs`` for outputs.
-        found: gets the tensor of each key.
-        values: ``none`` leaves the values of tensors out.
-        training: of inputs, whether the model was in training mode.
+        value: the outputs; or ``(args, kwargs)``, with an empty path.
+        path: the path of the root: empty for inputs, ``outputs`` for outputs.
+        stored: receives the tensors by key.
+        values: ``none`` omits the values of tensors.
+        training: whether the model was in training mode, which is part of the inputs.
     """
     description = describe_result(value) if path else describe_as_recorded(value)
     tensors = list({id(tensor): tensor for tensor in description.tensors}.values())
     number_of = {id(tensor): number for number, tensor in enumerate(tensors)}
-    # Of each leaf of the description the number of its tensor.
+    # A description has a leaf for each place of a tensor.
     numbers = [number_of[id(tensor)] for tensor in description.tensors]
     paths: dict[int, str] = {}
-    for at, node in nodes_with_paths(description.node, path):
+    for node_path, node in nodes_with_paths(description.node, path):
         if isinstance(node, TensorNode):
-            paths.setdefault(numbers[node.leaf], at)
+            paths.setdefault(numbers[node.leaf], node_path)
     root = description.node.model_dump(exclude_none=True)
-    _renumber(root, numbers)
-    documents = []
+    nodes = [root]
+    while nodes:
+        document = nodes.pop()
+        if document["kind"] in ("tensor", "ndarray"):
+            document["leaf"] = numbers[document["leaf"]]
+        nodes.extend(document.get("children", ()))
+        if document["kind"] == "custom":
+            nodes.append(document["context"])
+    leaves = []
     for number, storage in enumerate(_storages(tensors)):
         facts = {**_facts(tensors[number]), **({} if storage is None else {"storage": storage})}
-        path = paths[number].encode("utf-8", "backslashreplace").decode()
-        key = leaf_key(path, number, found)
-        documents.append(_leaf(facts, tensors[number], key, found, values))
+        if "missing" not in facts:
+            if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
+                facts["missing"] = f"{facts['dtype']} has no encoding"
+            elif values == "none":
+                facts["missing"] = "policy"
+        if "missing" in facts:
+            facts.pop("quantizer", None)  # it follows from the elements
+        else:
+            valid_path = paths[number].encode("utf-8", "backslashreplace").decode()
+            facts["key"] = leaf_key(valid_path, number, stored)
+            stored[facts["key"]] = tensors[number]
+        leaves.append(facts)
     scalars = [
         pack_int(one) if type(one) is int else pack_text(one) if type(one) is str else one
         for one in description.scalars
     ]
-    document = {"root": root, "leaves": len(documents), "scalars": len(scalars)}
+    structure = {"root": root, "leaves": len(leaves), "scalars": len(scalars)}
     if training:
         modes = {"grad": True, "inference": False}
-        document["context"] = {"autocast": [], **modes, "training": True}
+        structure["context"] = {"autocast": [], **modes, "training": True}
     return Tree.model_construct(
-        structure=encode_structure(document),
-        leaves=encode_leaves(documents),
+        structure=encode_structure(structure),
+        leaves=encode_leaves(leaves),
         scalars=tuple(scalars),
         ranges=(),
     )
 
 
 def _storages(tensors: Sequence[Any]) -> list[int | None]:
-    """For each tensor the number of the memory that it shares; None if it shares none."""
+    """The number of the storage of each tensor that shares it with others; None for the others."""
     import torch
 
-    memory: list[int] = []  # where each begins; 0 if it has none
+    pointers: list[int] = []
     for one in tensors:
         has_none = one.layout is not torch.strided or one.is_meta or not one.numel()
-        memory.append(0 if has_none else int(one.untyped_storage().data_ptr()))
-    counts = Counter(memory)
-    shared = [one for one in counts if one and counts[one] > 1]
-    numbers = {one: number for number, one in enumerate(shared)}
-    return [numbers.get(one) for one in memory]
-
-
-def _leaf(
-    facts: dict[str, Any], tensor: Any, key: str, found: dict[str, Any],
-    values: Literal["all", "none"],
-) -> dict[str, Any]:  # fmt: skip
-    """The facts of a leaf as they are encoded: with its key, which ``found`` has then, or with the
-    reason why its value is missing."""
-    if "missing" not in facts:
-        if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
-            facts["missing"] = f"{facts['dtype']} has no encoding"
-        elif values == "none":
-            facts["missing"] = "policy"
-    if "missing" in facts:
-        facts.pop("quantizer", None)  # it follows from the elements
-        return facts
-    found[key] = tensor
-    return {**facts, "key": key}
+        pointers.append(0 if has_none else int(one.untyped_storage().data_ptr()))
+    counts = Counter(pointers)
+    shared = [pointer for pointer in counts if pointer and counts[pointer] > 1]
+    numbers = {pointer: number for number, pointer in enumerate(shared)}
+    return [numbers.get(pointer) for pointer in pointers]
 
 
 def _facts(tensor: Any) -> dict[str, Any]:
+    """The encoded facts of a tensor, except for its key and storage."""
     import torch
 
     facts: dict[str, Any] = {
@@ -193,14 +189,3 @@ def _facts(tensor: Any) -> dict[str, Any]:
             "zero_point": tensor.q_zero_point(),
         }
     return facts
-
-
-def _renumber(root: dict[str, Any], places: Sequence[int]) -> None:
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node["kind"] in ("tensor", "ndarray"):
-            node["leaf"] = places[node["leaf"]]
-        stack.extend(node.get("children", ()))
-        if node["kind"] == "custom":
-            stack.append(node["context"])
