@@ -200,7 +200,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-openvino-static",
-        f"{_ANALYZER}targets/openvino.py",
+        f"{_ANALYZER}targets/engines.py",
         "return (found.min, found.max) if bounded and found.min < found.max else _ANY",
         "return (found.min, found.max) if bounded and found.min < found.max else found.min",
         "OpenVINO rejects other sizes of a dimension that is dynamic.",

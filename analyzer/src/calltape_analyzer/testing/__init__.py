@@ -1,8 +1,7 @@
-"""Tapes in the test suites of others.
+"""Helpers for test suites: an assertion that a model reproduces a tape, and synthetic tapes.
 
-Takes tapes, models, and calls that a test makes up; raises failures that say what differs, and
-makes tapes to test with. The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) is built on it;
-other test runners can use it as it is. What is listed here is imported when it is first used.
+The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) builds on them. They also work with other
+test runners. Names are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Tapes of calls that nobody recorded, for unit tests.
-
-Takes calls as Python values; returns a sealed tape, which reads like a recorded one.
-"""
+"""Synthetic tapes for unit tests, from calls as Python values."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,13 +22,13 @@ __all__ = ["CallToWrite", "call", "write_tape"]
 
 @dataclass(frozen=True)
 class CallToWrite:
-    """A call for :func:`write_tape`. :func:`call` makes it; each method gives a new one.
+    """A call for :func:`write_tape`. Create it with :func:`call`; each method returns a new one.
 
     Attributes:
-        args, kwargs: what was passed.
-        outputs: what was returned, if it was given.
-        error: what was raised instead, or None.
-        seconds: how long it took; None if that is not to be on the tape.
+        args, kwargs: the arguments.
+        outputs: what the call returned, unless the tape is to have no outputs.
+        error: what it raised, or None.
+        seconds: how long it took; None to leave that off the tape.
     """
 
     args: tuple[Any, ...] = ()
@@ -40,8 +38,7 @@ class CallToWrite:
     seconds: float | None = None
 
     def returns(self, outputs: Any) -> CallToWrite:
-        """The call with what it returned, which may be None. Without it, the outputs are not on the
-        tape."""
+        """The call with outputs, which may be None. Otherwise, the tape has no outputs."""
         return replace(self, outputs=outputs, error=None)
 
     def raises(self, error: BaseException) -> CallToWrite:
@@ -69,20 +66,19 @@ def write_tape(
     """Writes a sealed tape of calls, numbered from 0.
 
     Args:
-        path: of the new file, which must not exist yet.
-        calls: what is on it.
-        model: the module, or the function, that the calls are of: the tape says its class and its
-            signature, and the mode (training or evaluation) that it is in now. Nothing is called.
-            Without it, the tape says none of that.
+        path: the path of the new file, which must not exist yet.
+        calls: the calls.
+        model: the module or function that was called. The tape records its class, its signature,
+            and whether it is in training mode now. It is not run.
         method: the method of a module that was called.
-        values: ``"none"`` leaves the values of tensors out, like a recording of shapes.
+        values: ``"none"`` omits the values of tensors, like a recording of shapes.
 
     Returns:
         The path.
 
     Raises:
-        UsageError: something else than a call, or a module without such a method.
-        TapeError: ``exists`` or ``io``; ``limit`` for more than the format can hold.
+        UsageError: an item is not a call, or the module has no such method.
+        TapeError: ``exists`` or ``io``; ``limit`` if the format cannot hold a call.
     """
     target = None if model is None else _target(model, method)
     manifest = new_manifest(target, Policy(values=values))
@@ -117,25 +113,21 @@ def _target(model: Any, method: str) -> Target:
         kind = name_of(type(model))
     else:
         function, kind, method = model, name_of(type(model)), "__call__"
-    return Target(type=kind, method=method, via="hook", signature=_parameters(function))
+    signature: tuple[Parameter, ...] | None = None
+    with suppress(TypeError, ValueError):
+        signature = tuple(map(_parameter, inspect.signature(function).parameters.values()))
+    return Target(type=kind, method=method, via="hook", signature=signature)
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[Parameter, ...] | None:
-    try:
-        given = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    return tuple(_parameter(one) for one in given)
-
-
-def _parameter(given: inspect.Parameter) -> Parameter:
-    has_default = given.default is not given.empty
-    is_plain = type(given.default) in (str, int, float, bool, bytes)
-    kind: Any = given.kind.name
+def _parameter(parameter: inspect.Parameter) -> Parameter:
+    default = parameter.default
+    has_default = default is not parameter.empty
+    is_plain = type(default) in (str, int, float, bool, bytes)
+    kind: Any = parameter.kind.name
     return Parameter(
-        name=given.name,
+        name=parameter.name,
         kind=kind,
         has_default=has_default,
-        default=given.default if has_default and is_plain else None,
-        default_missing=has_default and not is_plain and given.default is not None,
+        default=default if has_default and is_plain else None,
+        default_missing=has_default and not is_plain and default is not None,
     )
