@@ -1,8 +1,7 @@
-"""The conditions of a trace as sentences about arguments.
+"""Guards and runtime assertions of torch as sentences about arguments.
 
-Takes a guard or a runtime assertion in torch's notation (``torch.sym_max(1, L['x'].size()[0]) !=
-4``, ``Ne(u0, 1) on node 'ne'``); returns what a person can act on. What is not known here stays as
-torch writes it.
+They come in torch's notation: ``torch.sym_max(1, L['x'].size()[0]) != 4``, ``Ne(u0, 1) on node
+'ne'``. Parts that this module does not know stay as torch writes them.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from itertools import chain
+from typing import TypeGuard
 
 from calltape_analyzer.foreign_errors import INPUT, UNBACKED
 
 __all__ = ["assertion_in_words", "guard_in_words"]
 
-_MOST = 1_000
-"""Characters of a condition that is put into words. A longer one nobody would read."""
+_MAX_CHARACTERS = 1_000
+"""Longer conditions are not translated, because nobody would read them."""
 _COMPARED: dict[type, str] = {
     ast.Eq: "is", ast.NotEq: "is not", ast.LtE: "is at most", ast.Lt: "is less than",
     ast.GtE: "is at least", ast.Gt: "is more than",
@@ -37,50 +38,50 @@ _RELATIONS: dict[str, ast.cmpop] = {
 
 
 def guard_in_words(text: str, names: Mapping[str, str]) -> str:
-    """A guard: ``x[1] is at most 4``. ``n is at least 0, and n is at most past.0.0[1]``.
+    """A guard as a sentence: ``x[1] is at most 4``.
 
     Args:
-        text: in torch's notation.
-        names: of inputs, by what torch writes for them.
+        text: the guard in torch's notation.
+        names: the names of inputs by torch's expressions for them.
     """
-    # What a name is written with, such as dots, means something else in Python: words stand for
-    # the names until the sentence is made.
-    words: dict[str, str] = {}
+    # Names are no Python expressions, so identifiers replace them until the sentence is complete.
+    identifiers: dict[str, str] = {}
 
-    def word(found: re.Match[str]) -> str:
-        return words.setdefault(names.get(found[0], found[0]), f"input_{len(words)}_")
+    def identifier(match: re.Match[str]) -> str:
+        name = names.get(match[0], match[0])
+        return identifiers.setdefault(name, f"input_{len(identifiers)}_")
 
-    made = _sentence_of(INPUT.sub(word, text.strip()).replace(".size()", ""))
-    shown = {word: name for name, word in words.items()}
-    return re.sub(r"\binput_\d+_", lambda found: shown.get(found[0], found[0]), made)
+    sentence = _translated(INPUT.sub(identifier, text.strip()).replace(".size()", ""))
+    by_identifier = {one: name for name, one in identifiers.items()}
+    return re.sub(r"\binput_\d+_", lambda match: by_identifier.get(match[0], match[0]), sentence)
 
 
 def assertion_in_words(condition: str) -> str:
-    """What an assertion is about: ``a number that the values tell is not 1``."""
-    words = _sentence_of(condition)
-    names = sorted(set(UNBACKED.findall(words)))
-    if len(names) == 1 and words.startswith(f"{names[0]} is ") and words.count(names[0]) == 1:
-        return words.replace(names[0], "a number that the values tell", 1)
+    """An assertion as a sentence: ``a number that the values tell is not 1``."""
+    sentence = _translated(condition)
+    names = sorted(set(UNBACKED.findall(sentence)))
+    if len(names) == 1 and sentence.startswith(f"{names[0]} is ") and sentence.count(names[0]) == 1:
+        return sentence.replace(names[0], "a number that the values tell", 1)
     if names:
         follow = "follows" if len(names) == 1 else "follow"
-        return f"{words}, where {' and '.join(names)} {follow} from values"
-    return words
+        return f"{sentence}, where {' and '.join(names)} {follow} from values"
+    return sentence
 
 
-def _sentence_of(text: str) -> str:
-    """A condition as a sentence; as it is if it is long, or no Python."""
-    if len(text) > _MOST:
+def _translated(text: str) -> str:
+    """A condition as a sentence; unchanged if it is too long or not valid Python."""
+    if len(text) > _MAX_CHARACTERS:
         return text
     try:
-        # sympy writes & and | for and and or, with the parentheses that both need.
-        plain = re.sub(r"\) & \(", ") and (", re.sub(r"\) \| \(", ") or (", text))
-        return _sentence(_Simpler().visit(ast.parse(plain, mode="eval").body))
+        # sympy writes ``(a) & (b)`` and ``(a) | (b)``.
+        python = re.sub(r"\) & \(", ") and (", re.sub(r"\) \| \(", ") or (", text))
+        return _sentence(_Simplifier().visit(ast.parse(python, mode="eval").body))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text
 
 
-class _Simpler(ast.NodeTransformer):
-    """Writes what torch and sympy write in their way as a person would."""
+class _Simplifier(ast.NodeTransformer):
+    """Rewrites the notation of torch and sympy as a person would write it."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -92,13 +93,14 @@ class _Simpler(ast.NodeTransformer):
         if name in _FUNCTIONS:
             node.func = ast.Name(_FUNCTIONS[name])
         if _FUNCTIONS.get(name) in ("max", "min"):
-            node.args = [inner for one in node.args for inner in _flat(one, _FUNCTIONS[name])]
+            nested = [one.args if _is_call(one, _FUNCTIONS[name]) else [one] for one in node.args]
+            node.args = list(chain.from_iterable(nested))
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         negated = _negated(node)
-        # -(-x // 4)
+        # ``-(-x // 4)`` becomes ``ceil(x / 4)``.
         if (
             isinstance(negated, ast.BinOp)
             and isinstance(negated.op, ast.FloorDiv)
@@ -112,22 +114,19 @@ class _Simpler(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        # A number stands at the end: 4 >= x.
+        # ``4 >= x`` becomes ``x <= 4``.
         if len(node.ops) == 1 and _int(node.left) is not None and type(node.ops[0]) in _TURNED:
             turned = _TURNED[type(node.ops[0])]
             return ast.Compare(node.comparators[0], [turned], [node.left])
         return node
 
 
-def _flat(node: ast.expr, name: str) -> list[ast.expr]:
-    is_same = (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-    )
-    return node.args if is_same and isinstance(node, ast.Call) else [node]
+def _is_call(node: ast.expr, name: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _negated(node: ast.expr) -> ast.expr | None:
-    """What ``-1*x`` is the negative of."""
+    """``x`` for ``-1*x`` and ``-x``; None for anything else."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _int(node.left) == -1:
         return node.right
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _int(node) is None:
@@ -137,8 +136,8 @@ def _negated(node: ast.expr) -> ast.expr | None:
 
 def _int(node: ast.expr) -> int | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        found = _int(node.operand)
-        return None if found is None else -found
+        value = _int(node.operand)
+        return None if value is None else -value
     is_int = isinstance(node, ast.Constant) and type(node.value) is int
     return node.value if is_int and isinstance(node, ast.Constant) else None  # type: ignore[return-value]
 

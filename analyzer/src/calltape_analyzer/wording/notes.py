@@ -1,6 +1,8 @@
-"""What a person should know about programs, in words."""
+"""Notes on programs as sentences."""
 
 from __future__ import annotations
+
+from itertools import zip_longest
 
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import OtherNote
@@ -12,7 +14,7 @@ from calltape_schema.remedies import Remedy
 __all__ = ["WORDS", "drawing", "keeping", "probe_option", "shown_state"]
 
 _MAX_SHOWN = 4
-"""Names of a state, or of outputs, that a note has."""
+"""How many names a note lists."""
 _HAS_STATE = "the model has state that its calls change"
 _QUESTIONS = {
     notes.Question.STRIDES: "whether the model reads how its arguments lie in memory is unknown, "
@@ -23,24 +25,24 @@ _QUESTIONS = {
 
 
 def shown_state(names: tuple[str, ...]) -> str:
-    """The names of a state, or the first of them if there are many."""
+    """Names of a model's state, shortened if there are many."""
     return some_of(names, _MAX_SHOWN)
 
 
 def drawing(generators: tuple[str, ...]) -> str:
-    """That a model draws random numbers, and with which generators."""
+    """A clause that a model draws random numbers, with the names of the generators."""
     owners = joined(["Python's random" if one == "random" else one for one in generators], 4)
     return f"the model draws random numbers with {owners}"
 
 
 def keeping(has_state: bool) -> str:
-    """What to do so that a program keeps what it loses."""
-    passed = "let the model take it as an argument and return it"
-    return f"keep it in a registered buffer, or {passed}" if has_state else passed
+    """Advice on how to keep state in a program."""
+    as_argument = "let the model take it as an argument and return it"
+    return f"keep it in a registered buffer, or {as_argument}" if has_state else as_argument
 
 
 def probe_option(probe: str) -> Remedy:
-    """Which sizes were asked for."""
+    """The ``probe`` option as the user would write it."""
     return Remedy(f"probe={probe!r}", f"--probe {probe}")
 
 
@@ -54,8 +56,7 @@ def _state_kept(note: notes.StateKept) -> str:
 
 
 def _state_lost(note: notes.StateLost) -> str:
-    known = (*note.values, *("" for _ in note.names[len(note.values) :]))
-    pairs = zip(note.names, known, strict=False)
+    pairs = zip_longest(note.names, note.values[: len(note.names)], fillvalue="")
     shown = shown_state(tuple(f"{name}={value}" if value else name for name, value in pairs))
     is_constant = (
         "and the program does not: it is a constant of the program, as it was at the export"
@@ -74,10 +75,9 @@ def _state_lost(note: notes.StateLost) -> str:
 
 
 def _unwritten(note: notes.Unwritten) -> str:
-    told = f"leaves {note.name} as it was, which the model changes in place"
-    return (
-        f"{told} and returns: its new values are in the result only" if note.is_returned else told
-    )
+    what = f"leaves {note.name} as it was, which the model changes in place"
+    returned = " and returns: its new values are in the result only" * note.is_returned
+    return f"{what}{returned}"
 
 
 def _shared_memory(note: notes.SharedMemory) -> str:
@@ -88,16 +88,16 @@ def _shared_memory(note: notes.SharedMemory) -> str:
     )
 
 
-def _why_only(found: notes.WhyOnly) -> str:
-    if found.kind is notes.WhyNotOthers.CONDITIONS:
+def _why_only(note: notes.WhyOnly) -> str:
+    if note.kind is notes.WhyNotOthers.CONDITIONS:
         return "it has conditions that cannot be checked here"
-    if found.kind is notes.WhyNotOthers.FAILED:
-        return f"{found.runtime} failed at {found.sizes} sizes that it should take"
-    if found.kind is notes.WhyNotOthers.OTHER_MODEL:
-        return f"at {found.sizes} recorded sizes {_NOT_AS_NOW}"
-    wrong = f"{found.sizes} recorded sizes"
-    if found.kind is notes.WhyNotOthers.WRONG_UNSEEN:
-        wrong = f"{found.sizes} of {found.tried} sizes that were never recorded"
+    if note.kind is notes.WhyNotOthers.FAILED:
+        return f"{note.runtime} failed at {note.sizes} sizes that it should take"
+    if note.kind is notes.WhyNotOthers.OTHER_MODEL:
+        return f"at {note.sizes} recorded sizes {_NOT_AS_NOW}"
+    wrong = f"{note.sizes} recorded sizes"
+    if note.kind is notes.WhyNotOthers.WRONG_UNSEEN:
+        wrong = f"{note.sizes} of {note.tried} sizes that were never recorded"
     return f"it returned wrong values at {wrong}"
 
 
@@ -130,8 +130,7 @@ def _probed(note: notes.Probed) -> str:
 
 
 def _came_to(note: notes.Probed) -> str:
-    """What came of the sizes that no call had; empty if all that could be said is said
-    elsewhere."""
+    """The results at unrecorded sizes; empty if other notes cover them."""
     if not note.sizes and not note.varied:
         return ": none varied in the recorded calls"
     if not note.sizes:
@@ -172,8 +171,9 @@ def _merge_rejects(note: notes.MergeRejects) -> str:
 
 def _other_model(note: notes.OtherModel) -> str:
     are = "call" if len(note.calls) == 1 else "calls"
+    calls = some_of(list(dict.fromkeys(note.calls)), 4)
     reasons = [
-        f"the model does not return what was recorded for {are} {some_of(_once(note.calls), 4)} "
+        f"the model does not return what was recorded for {are} {calls} "
         f"({note.difference}): it has other weights, or another seed or mode"
     ]
     if note.outside:
@@ -184,10 +184,6 @@ def _other_model(note: notes.OtherModel) -> str:
             "recording"
         )
     return "; ".join(reasons)
-
-
-def _once(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 WORDS = {
