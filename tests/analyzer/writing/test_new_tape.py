@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape
-from calltape_analyzer.writing.built_calls import build_call
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.synthetic import build_call
 from calltape_schema.records import Manifest, Producer
 from calltape_schema.storage import BytesSink
 from calltape_schema.tar import blob_name

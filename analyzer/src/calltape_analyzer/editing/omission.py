@@ -198,8 +198,8 @@ def leaf_document(leaf: Leaf) -> dict[str, Any]:
 
 
 def _reveals_elements(span: Range, leaf: Leaf, call: Call, side: Side) -> bool:
-    """Whether the range of a tensor tells much about single elements: it does not if all are 0 or
-    1, or if there are many different ones."""
+    """Whether the range of a tensor reveals single elements. It does not if all of them are 0 or 1,
+    or if there are many different ones."""
     if math.prod(leaf.shape) < FEWEST_RANGED:
         return True
     is_mask = span.min >= 0 and span.max <= 1

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.built_calls import BuiltCall
+from calltape_analyzer.writing.synthetic import BuiltCall
 from calltape_schema.records import Range, Tree
 from calltape_schema.tree import document_like, encode_leaves, encode_structure
 

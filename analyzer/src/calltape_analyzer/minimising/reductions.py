@@ -28,7 +28,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
-from calltape_analyzer.writing.built_calls import BuiltCall
+from calltape_analyzer.writing.synthetic import BuiltCall
 
 __all__ = [
     "drop_arguments",

@@ -23,9 +23,9 @@ from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
-from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_analyzer.writing.lineage import Numbering
 from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.synthetic import BuiltCall
 from calltape_schema.records import Manifest
 
 __all__ = ["Search", "TimeUpError", "fewest", "smallest_number", "without_most"]

@@ -215,17 +215,17 @@ def optimization_profile(source: Tape | Variant, *, empty: bool = True) -> Optim
 def _bounds(
     facts: VariantFacts, rows: SizeTable, extreme: Callable[[Iterable[int]], int], empty: bool
 ) -> dict[Column, int]:
-    """The smallest (or largest) value of each dynamic column, in which relations hold."""
+    """The smallest or largest value of each dynamic column, such that relations hold."""
     values = [extreme(rows.distinct(symbol.columns[0])) for symbol in facts.symbols]
-    # Which sizes of the whole traffic were those of calls that are left out here, nobody knows.
+    # Counters of all traffic do not say which sizes belong to calls that are left out here.
     for i, symbol in enumerate(facts.symbols if rows is facts.all_rows else ()):
-        whole = facts.span(*symbol.columns)
-        more = [size for size in (whole.min, whole.max) if empty or size]
-        values[i] = extreme([values[i], *more])
-    # Relations are over symbols that have none, with positive factors: bounds stay bounds.
+        traffic = facts.span(*symbol.columns)
+        sizes = [size for size in (traffic.min, traffic.max) if empty or size]
+        values[i] = extreme([values[i], *sizes])
+    # Factors are positive and relations do not depend on each other, so bounds remain bounds.
     for i, symbol in enumerate(facts.symbols):
         if symbol.relation is not None:
-            # Beyond that only if the whole traffic shows that the relation does not always hold.
+            # Another value exceeds this one only if a relation does not hold for all traffic.
             values[i] = extreme([values[i], symbol.relation.value(values)])
     return {c: values[i] for i, symbol in enumerate(facts.symbols) for c in symbol.columns}
 

@@ -29,10 +29,10 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.replaying.replaying import replay, replay_with
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, listed, printable
-from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
 from calltape_analyzer.writing.lineage import derived, unkept_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import TemporaryFolder
+from calltape_analyzer.writing.synthetic import BuiltCall, build_tree
 from calltape_schema.records import ModelError, Tree
 
 __all__ = ["NewOutcomes", "Updates", "assert_replays", "rerun_with", "set_updates", "updates"]
