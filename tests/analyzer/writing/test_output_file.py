@@ -19,7 +19,7 @@ from calltape_analyzer.writing.output_file import (
     OutputFile,
     TemporaryFolder,
     copy_tape,
-    settle,
+    move_into_place,
     write_file,
 )
 from calltape_schema.errors import TapeError
@@ -35,7 +35,7 @@ def test_a_pipe_is_never_replaced(overwrite: bool, tmp_path: Path) -> None:
     with pytest.raises(TapeError):
         OutputFile(pipe, overwrite=overwrite)
     with pytest.raises(TapeError):
-        settle(str(beside), str(pipe), overwrite=overwrite)
+        move_into_place(str(beside), str(pipe), overwrite=overwrite)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["beside", "pipe"]
 

@@ -25,10 +25,10 @@ from calltape_analyzer.reading.urls import displayed_url
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.lineage import (
-    calls_in,
     closing_time,
+    count_intact,
     coverage_for,
-    derived,
+    derived_manifest,
     numbering_of,
     unkept_of,
 )
@@ -165,9 +165,9 @@ def rewrite(
     """
     segments = tape.segments
     numbering = numbering_of(segments)
-    left_out = max(calls_in(segments) - count, 0)
+    left_out = max(count_intact(segments) - count, 0)
     recordings = {segment.manifest.tape for segment in segments}
-    manifest = derived(
+    manifest = derived_manifest(
         segments, how.verb, how.options, numbering=numbering,
         # With several recordings, nobody knows which of them the calls were left out of.
         left_out=dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {},

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from calltape_analyzer.editing.omission import leaf_document
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.synthetic import BuiltCall
 from calltape_schema.records import Range, Tree
@@ -36,9 +37,7 @@ class ChangedCall:
         tree = call.record.inputs
         self.call = call
         self.root: Document = _mutable(tree.spec().root.model_dump(exclude_none=True))
-        self.leaves = [
-            leaf.model_dump(exclude_none=True, exclude_defaults=True) for leaf in tree.facts()
-        ]
+        self.leaves = list(map(leaf_document, tree.facts()))
         self.scalars = list(tree.scalars)
         self.values: dict[int, Any] = {}
 

@@ -24,13 +24,18 @@ from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable
-from calltape_analyzer.writing.lineage import calls_in, coverage_for, derived, numbering_of
+from calltape_analyzer.writing.lineage import (
+    count_intact,
+    coverage_for,
+    derived_manifest,
+    numbering_of,
+)
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import (
     TemporaryFolder,
     compressor_of,
     copy_tape,
-    refuse_inputs,
+    reject_inputs,
 )
 from calltape_schema.records import Manifest
 
@@ -120,7 +125,7 @@ def minimise(
     if max_seconds is not None and not max_seconds > 0:
         raise UsageError(f"{max_seconds!r} is not a limit", advice="pass a number above 0, or None")
     target = Path(path)
-    tape.calls.scan()  # refuses a survey
+    tape.calls.scan()  # rejects a survey
     calls_before = len(tape)
     if not calls_before:
         raise UsageError(
@@ -149,7 +154,7 @@ def minimise(
             with NewTape(smallest, _manifest(tape, {"check": to_run.name})) as writer:
                 for call in search.tape.calls:
                     writer.copy(call)
-                left_out = calls_in(tape.segments) - writer.calls
+                left_out = count_intact(tape.segments) - writer.calls
                 writer.seal(coverage_for(tape.segments, writer.calls, left_out))
             copy_tape(smallest, target, overwrite=overwrite, inputs=tape.paths)
             command = None
@@ -169,7 +174,7 @@ def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
     compressor_of(str(target))
     if os.path.lexists(target) and not overwrite:
         raise TapeError("exists", "it is there already", path=str(target))
-    refuse_inputs(str(target), tape.paths)
+    reject_inputs(str(target), tape.paths)
     if target.is_dir() or not target.parent.is_dir():
         what = "it is a directory" if target.is_dir() else "no such directory"
         raise TapeError("io", f"cannot write it: {what}", path=str(target))
@@ -221,6 +226,6 @@ def _reduce(tape: Tape, search: Search) -> list[str]:
 
 
 def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
-    manifest = derived(tape.segments, "minimise", options)
+    manifest = derived_manifest(tape.segments, "minimise", options)
     # The new tape is no segment of the recording: its calls have other sizes and values.
     return manifest.model_copy(update={"segment": None})

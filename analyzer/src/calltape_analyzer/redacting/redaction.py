@@ -22,8 +22,8 @@ from calltape_analyzer.writing.output_file import (
     TemporaryFolder,
     compressor_of,
     copy_tape,
-    refuse_inputs,
-    settle,
+    move_into_place,
+    reject_inputs,
 )
 from calltape_schema.errors import TapeError
 
@@ -71,7 +71,7 @@ def redact(
     """
     check_tape(tape, "redact")
     target = os.path.abspath(os.fspath(path))
-    refuse_inputs(target, tape.paths)
+    reject_inputs(target, tape.paths)
     compressor = compressor_of(target)
     if not overwrite and os.path.lexists(target):
         raise TapeError("exists", "it is there already", path=os.fspath(path))
@@ -79,7 +79,7 @@ def redact(
     with _private_file(target) as new:
         report = _write_checked(tape, new, policy, "redact", policy.options)
         if compressor is None:
-            settle(new, target, overwrite=overwrite)
+            move_into_place(new, target, overwrite=overwrite)
         else:
             copy_tape(new, target, overwrite=overwrite)
     unmatched = some_of(policy.unmatched, _MAX_NAMED)

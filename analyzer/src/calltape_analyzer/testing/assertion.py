@@ -29,7 +29,7 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.replaying.replaying import replay, replay_with
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, listed, printable
-from calltape_analyzer.writing.lineage import derived, unkept_of
+from calltape_analyzer.writing.lineage import derived_manifest, unkept_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import TemporaryFolder
 from calltape_analyzer.writing.synthetic import BuiltCall, build_tree
@@ -345,7 +345,7 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
             )
         updated = {call.number: call for call in new.calls}
         numbers = listed([str(number) for number in sorted(updated)], 20)
-        manifest = derived(old.segments, _VERB, {"calls": numbers})
+        manifest = derived_manifest(old.segments, _VERB, {"calls": numbers})
         steps = manifest.history or ()
         if len(steps) > 1 and steps[-2].verb == _VERB:
             # A fixture may be updated any number of times, so consecutive updates are one step.

@@ -11,7 +11,7 @@ from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.text import counted, joined, some_of, variant_names
 from calltape_schema.remedies import Remedy
 
-__all__ = ["WORDS", "drawing", "keeping", "probe_option", "shown_state"]
+__all__ = ["WORDS", "draws_text", "probe_option", "state_advice", "state_names"]
 
 _MAX_SHOWN = 4
 """How many names a note lists."""
@@ -24,18 +24,18 @@ _QUESTIONS = {
 }
 
 
-def shown_state(names: tuple[str, ...]) -> str:
+def state_names(names: tuple[str, ...]) -> str:
     """Names of a model's state, shortened if there are many."""
     return some_of(names, _MAX_SHOWN)
 
 
-def drawing(generators: tuple[str, ...]) -> str:
+def draws_text(generators: tuple[str, ...]) -> str:
     """A clause that a model draws random numbers, with the names of the generators."""
     owners = joined(["Python's random" if one == "random" else one for one in generators], 4)
     return f"the model draws random numbers with {owners}"
 
 
-def keeping(has_state: bool) -> str:
+def state_advice(has_state: bool) -> str:
     """Advice on how to keep state in a program."""
     as_argument = "let the model take it as an argument and return it"
     return f"keep it in a registered buffer, or {as_argument}" if has_state else as_argument
@@ -48,7 +48,7 @@ def probe_option(probe: str) -> Remedy:
 
 def _state_kept(note: notes.StateKept) -> str:
     return (
-        f"{_HAS_STATE} ({shown_state(note.names)}); the program changes it as well, so that each "
+        f"{_HAS_STATE} ({state_names(note.names)}); the program changes it as well, so that each "
         "call begins where the one before ended; recorded calls were compared from the state at "
         "the export, one by one and in order (export the model in the state in which the "
         "recording began)"
@@ -57,13 +57,13 @@ def _state_kept(note: notes.StateKept) -> str:
 
 def _state_lost(note: notes.StateLost) -> str:
     pairs = zip_longest(note.names, note.values[: len(note.names)], fillvalue="")
-    shown = shown_state(tuple(f"{name}={value}" if value else name for name, value in pairs))
+    shown = state_names(tuple(f"{name}={value}" if value else name for name, value in pairs))
     is_constant = (
         "and the program does not: it is a constant of the program, as it was at the export"
         if note.has_state
         else "and the program has none: each call begins with the state at the export"
     )
-    follows = f" ({keeping(note.has_state)})"
+    follows = f" ({state_advice(note.has_state)})"
     if note.depends:
         follows = (
             ", although what the model returns in the next calls depends on it: only calls that "
@@ -197,12 +197,12 @@ WORDS = {
     "values are compared, its strides are not",
     notes.SharedMemory: _shared_memory,
     notes.Draws: lambda note: (
-        f"random: {drawing(note.generators)}, so no tape has what a later call returns; its calls "
-        "were compared with the model, both from one state of the generators"
+        f"random: {draws_text(note.generators)}, so no tape has what a later call returns; its "
+        "calls were compared with the model, both from one state of the generators"
     ),
     notes.NotDrawn: lambda note: (
-        f"random: {drawing(note.generators)}; what it returned was the same with the smallest, the "
-        "largest and other numbers, so its programs draw none of them"
+        f"random: {draws_text(note.generators)}; what it returned was the same with the smallest, "
+        "the largest and other numbers, so its programs draw none of them"
     ),
     notes.WhyOnly: _why_only,
     notes.ServesOnly: lambda note: (

@@ -8,7 +8,12 @@ from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.strategies import Sampled, Strategy, Tried
 from calltape_analyzer.text import listed, printable
-from calltape_analyzer.wording.notes import drawing, keeping, probe_option, shown_state
+from calltape_analyzer.wording.notes import (
+    draws_text,
+    probe_option,
+    state_advice,
+    state_names,
+)
 from calltape_schema.remedies import Remedy
 
 __all__ = ["WORDS"]
@@ -110,9 +115,9 @@ def _state_needed(fact: reasons.StateNeeded) -> str:
         shown = f"call {fact.call} is not reproduced"
     return (
         f"what the model returns depends on what the call before left in it "
-        f"({shown_state(fact.names)}), and the program does not keep that: {shown} "
-        f"({keeping(fact.has_state)}; if each recorded call began in one state, export the model "
-        "in that)"
+        f"({state_names(fact.names)}), and the program does not keep that: {shown} "
+        f"({state_advice(fact.has_state)}; if each recorded call began in one state, export the "
+        "model in that)"
     )
 
 
@@ -196,14 +201,14 @@ WORDS = {
     reasons.OfModel: _of_model,
     reasons.InState: lambda fact: (
         "the model itself returns something else now, because its calls change its state "
-        f"({shown_state(fact.names)}); from the state that it has now the program does the same"
+        f"({state_names(fact.names)}); from the state that it has now the program does the same"
     ),
     reasons.MaybeState: lambda fact: (
-        f"{fact.difference}; maybe because the model has state ({shown_state(fact.names)}) and "
+        f"{fact.difference}; maybe because the model has state ({state_names(fact.names)}) and "
         "was in another then"
     ),
     reasons.RandomDiffers: lambda fact: (
-        f"random: {fact.difference} ({drawing(fact.generators)}); {_RANDOM[fact.advice]}"
+        f"random: {fact.difference} ({draws_text(fact.generators)}); {_RANDOM[fact.advice]}"
     ),
     reasons.TimeUp: _time_up,
     reasons.NotTried: "it was not tried ({why})",
@@ -221,7 +226,7 @@ WORDS = {
     reasons.Untraceable: _untraceable,
     reasons.StateNeeded: _state_needed,
     reasons.DrawnByPython: lambda fact: (
-        f"random: {drawing(fact.generators)}, and what it returns depends on them; a program "
+        f"random: {draws_text(fact.generators)}, and what it returns depends on them; a program "
         "cannot draw from the generators of Python and numpy (draw with torch, or pass them as an "
         "argument)"
     ),

@@ -16,7 +16,7 @@ from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.text import counted, joined, listed, printable, some_of
-from calltape_analyzer.wording.notes import drawing
+from calltape_analyzer.wording.notes import draws_text
 
 __all__ = ["WORDS", "last_lines"]
 
@@ -196,7 +196,7 @@ def _parts_uncompared(note: verdicts.PartsUncompared) -> str:
 def _unsteady(note: verdicts.Unsteady) -> str:
     why = "the model is not deterministic (dropout, random numbers)"
     if note.generators:
-        why = drawing(note.generators)
+        why = draws_text(note.generators)
     return (
         f"call {note.call} gives other values each time it is run: {why}, so no tape can be "
         "reproduced"

@@ -43,11 +43,11 @@ from calltape_schema.records import (
 
 __all__ = [
     "Numbering",
-    "calls_in",
     "closing_time",
+    "count_intact",
     "coverage_for",
     "coverage_of_numbers",
-    "derived",
+    "derived_manifest",
     "new_manifest",
     "numbering_of",
     "unkept_of",
@@ -114,7 +114,7 @@ def _coverage(
     return Coverage(seen=seen, kept=kept, dropped=folded, at_least=at_least, counted_ns=counted_ns)
 
 
-def calls_in(segments: Iterable[Segment]) -> int:
+def count_intact(segments: Iterable[Segment]) -> int:
     """How many intact calls the files have."""
     return sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
 
@@ -203,7 +203,7 @@ def new_manifest(target: Target | None = None, policy: Policy | None = None) -> 
     )
 
 
-def derived(
+def derived_manifest(
     segments: Sequence[Segment],
     verb: str,
     options: Mapping[str, Any] | None = None,

@@ -32,9 +32,9 @@ __all__ = [
     "compressor_of",
     "copy_tape",
     "create_file",
+    "move_into_place",
     "new_folder",
-    "refuse_inputs",
-    "settle",
+    "reject_inputs",
     "write_file",
 ]
 
@@ -142,10 +142,10 @@ class OutputFile:
         self._mode = mode
         self._compressor = compressor_of(self.path) if is_tape else None
         self._overwrite = overwrite
-        refuse_inputs(self.path, inputs)
+        reject_inputs(self.path, inputs)
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
-        _refuse_device(self.path)
+        _reject_device(self.path)
         with _as_tape_errors(self.path):
             self._open()
 
@@ -205,7 +205,7 @@ class OutputFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                settle(self._temporary_path, self.path, overwrite=self._overwrite)
+                move_into_place(self._temporary_path, self.path, overwrite=self._overwrite)
                 self._temporary.keep()
         except BaseException:
             self.discard()
@@ -290,13 +290,13 @@ def write_file(
         file.append([data])
 
 
-def settle(source: str, target: str, *, overwrite: bool) -> None:
+def move_into_place(source: str, target: str, *, overwrite: bool) -> None:
     """Renames a complete file or folder to its final name in the same file system.
 
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    _refuse_device(target)
+    _reject_device(target)
     with _as_tape_errors(target):
         if overwrite:
             os.replace(source, target)
@@ -354,7 +354,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     hidden = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
     with _as_tape_errors(str(final)), TemporaryFolder(hidden) as folder:
         yield folder
-        settle(str(folder), str(final), overwrite=False)
+        move_into_place(str(folder), str(final), overwrite=False)
 
 
 def create_file(path: Path) -> BinaryIO:
@@ -375,7 +375,7 @@ def _as_tape_errors(path: str, verb: str = "write") -> Iterator[None]:
         raise TapeError("io", reason, path=path, advice=advice) from None
 
 
-def _refuse_device(path: str) -> None:
+def _reject_device(path: str) -> None:
     """Raises ``TapeError`` for a device or a named pipe, which a rename would replace."""
     with contextlib.suppress(OSError):
         mode = os.stat(path).st_mode
@@ -386,7 +386,7 @@ def _refuse_device(path: str) -> None:
             )  # fmt: skip
 
 
-def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
+def reject_inputs(path: str, inputs: Iterable[str]) -> None:
     """Raises ``UsageError`` if a file to write is one of the files that are read."""
     try:
         status = os.stat(path)
