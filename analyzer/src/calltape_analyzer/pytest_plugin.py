@@ -59,7 +59,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "tape" not in metafunc.fixturenames or not _is_ours(metafunc):
         return
-    from calltape_analyzer.testing.chosen_tapes import choices_of
+    from calltape_analyzer.testing.parameters import parameters_for
 
     config, definition = metafunc.config, metafunc.definition
     folders, tapes = [definition.path.parent, config.rootpath], None
@@ -68,8 +68,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         tapes = base / str(calltape_dir)
         folders.insert(1, tapes)
     marks = [(mark.args, mark.kwargs) for mark in definition.iter_markers("tape")]
-    choices = choices_of(marks, folders, tapes)
-    metafunc.parametrize("tape", choices, ids=[one.id for one in choices], indirect=True)
+    parameters = parameters_for(marks, folders, tapes)
+    metafunc.parametrize("tape", parameters, ids=[one.id for one in parameters], indirect=True)
 
 
 def _is_ours(metafunc: pytest.Metafunc) -> bool:
@@ -88,17 +88,17 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
     all calls if the mark says ``whole=True``."""
     from calltape_analyzer.errors import TapeError
     from calltape_analyzer.testing.assertion import rerun_with
-    from calltape_analyzer.testing.chosen_tapes import Problem
+    from calltape_analyzer.testing.parameters import Problem
 
-    choice = getattr(request, "param", None)
-    if choice is None:
+    parameter = getattr(request, "param", None)
+    if parameter is None:
         pytest.fail("the fixture tape needs a test, and not another fixture", pytrace=False)
-    if isinstance(choice, Problem):
-        pytest.fail(choice.text, pytrace=False)
+    if isinstance(parameter, Problem):
+        pytest.fail(parameter.text, pytrace=False)
     try:
-        whole = _open(request.config, choice)
-        is_whole = choice.position is None
-        part = whole if is_whole else whole.only(calls=whole.calls[choice.position])
+        whole = _open(request.config, parameter)
+        is_whole = parameter.position is None
+        part = whole if is_whole else whole.only(calls=whole.calls[parameter.position])
     except TapeError as error:
         pytest.fail(f"the tape cannot be used: {error}", pytrace=False)
     # The command runs this test alone, from the folder in which pytest was started.
@@ -110,16 +110,16 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
         yield part
 
 
-def _open(config: pytest.Config, choice: Any) -> Tape:
+def _open(config: pytest.Config, parameter: Any) -> Tape:
     """A tape, which stays open for the tests of its other calls, which usually follow."""
-    from calltape_analyzer.testing.chosen_tapes import opened
+    from calltape_analyzer.testing.parameters import opened
 
     tapes = config.stash[tapes_key]
-    key = (choice.path, id(choice.options))
+    key = (parameter.path, id(parameter.options))
     if key not in tapes:
         while len(tapes) >= _MAX_OPEN:
             tapes.pop(next(iter(tapes))).close()
-        tapes[key] = opened(choice.path, choice.options)
+        tapes[key] = opened(parameter.path, parameter.options)
     return tapes[key]
 
 

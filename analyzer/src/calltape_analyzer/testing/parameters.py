@@ -17,13 +17,13 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.tape import Tape
 
-__all__ = ["OPTIONS", "Choice", "Problem", "choices_of", "opened"]
+__all__ = ["OPTIONS", "Problem", "TapeParameter", "opened", "parameters_for"]
 
 OPTIONS = ("calls", "variant", "ignore", "classes", "whole")
 
 
 @dataclass(frozen=True)
-class Choice:
+class TapeParameter:
     """A tape, or one call of it, for one test.
 
     Attributes:
@@ -52,11 +52,11 @@ class Problem:
     text: str
 
 
-def choices_of(
+def parameters_for(
     marks: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]],
     folders: Sequence[Path],
     tapes: Path | None,
-) -> list[Choice | Problem]:
+) -> list[TapeParameter | Problem]:
     """The parameters of a test.
 
     Args:
@@ -66,27 +66,27 @@ def choices_of(
     """
     if not marks:
         return _in_folder(tapes)
-    choices: list[Choice | Problem] = []
+    parameters: list[TapeParameter | Problem] = []
     for args, kwargs in marks:
         unknown = [name for name in kwargs if name not in OPTIONS]
         if unknown or not args:
             what = f"has no {unknown[0]}=" if unknown else "names no tape"
             known = ", ".join(f"{name}=" for name in OPTIONS)
-            choices.append(Problem("mark", f"the mark tape {what}; it takes paths, and {known}"))
+            parameters.append(Problem("mark", f"the mark tape {what}; it takes paths, and {known}"))
             continue
         for path in map(os.fspath, args):
             candidates = [folder / path for folder in folders]
             tape = next((one for one in candidates if one.exists()), None)
             if tape is not None:
-                choices += _in_tape(tape, tape.name, kwargs)
+                parameters += _in_tape(tape, tape.name, kwargs)
                 continue
             places = ", ".join(dict.fromkeys(map(str, candidates)))
             text = f"there is no tape {path} (looked for {places})"
-            choices.append(Problem(Path(path).name, text))
-    return choices
+            parameters.append(Problem(Path(path).name, text))
+    return parameters
 
 
-def _in_folder(tapes: Path | None) -> list[Choice | Problem]:
+def _in_folder(tapes: Path | None) -> list[TapeParameter | Problem]:
     if tapes is None:
         advice = 'mark the test with @pytest.mark.tape("file.tape"), or set calltape_dir'
         return [Problem("tape", f"the test has no tape: {advice}")]
@@ -94,21 +94,23 @@ def _in_folder(tapes: Path | None) -> list[Choice | Problem]:
     if not files:
         return [Problem("tape", f"there is no *.tape in {tapes}, which calltape_dir names")]
     named = [(file, file.relative_to(tapes).as_posix()) for file in files]
-    return [choice for file, name in named for choice in _in_tape(file, name, {})]
+    return [parameter for file, name in named for parameter in _in_tape(file, name, {})]
 
 
-def _in_tape(path: Path, name: str, options: Mapping[str, Any]) -> Iterator[Choice | Problem]:
-    """A choice for each call, and a problem if the tape is corrupted."""
+def _in_tape(
+    path: Path, name: str, options: Mapping[str, Any]
+) -> Iterator[TapeParameter | Problem]:
+    """A parameter for each call, and a problem if the tape is corrupted."""
     try:
         with opened(str(path), options) as tape:
             if options.get("whole"):
-                yield Choice(name, str(path), None, options)
+                yield TapeParameter(name, str(path), None, options)
             elif not len(tape.calls):
                 yield Problem(name, f"{path} has no call")
             else:
                 for call in tape.calls:
                     shown = tape.calls.label_of(call.ref)
-                    yield Choice(f"{name}-{shown}", str(path), call.index, options)
+                    yield TapeParameter(f"{name}-{shown}", str(path), call.index, options)
             if tape.damage:
                 text = "; ".join(map(str, tape.damage[:3]))
                 yield Problem(f"{name}-damage", f"{path} is corrupted and lacks calls: {text}")
