@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.editing.omission import shown_path
 from calltape_analyzer.errors import RepeatedCallsError, is_damage
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.memory_layout import layouts_in_words
@@ -193,7 +193,7 @@ def _add_missing(contents: Contents, tree: Tree, root: str, tape: Tape) -> None:
             if not is_known and len(contents.unknown_classes) < _MAX_CLASSES:
                 contents.unknown_classes.add(node.type)
             continue
-        *_, name = names_of_path(path, tape.signature)
+        name = shown_path(path, tape.signature)
         if isinstance(node, OpaqueNode) and node.reason != "policy":
             _add_place(contents.missing_objects, node.reason, f"{name} ({node.type})")
         elif isinstance(node, TensorNode):

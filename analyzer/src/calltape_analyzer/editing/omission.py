@@ -32,7 +32,7 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
-    "Omission", "leaf_document", "names_of_path", "omitted_node", "omitted_scalar",
+    "Omission", "leaf_document", "names_of_path", "omitted_node", "omitted_scalar", "shown_path",
     "without_value",
 ]  # fmt: skip
 
@@ -109,7 +109,7 @@ class Omission(Change):
 
 def names_of_path(path: str, signature: Signature) -> Iterator[str]:
     """All names of a path that the recorder's ``values=`` accepts: ``args.0.x`` is also
-    ``input_ids.x``, and ``kwargs.bias`` is also ``bias``. The last one is the one to show."""
+    ``input_ids.x``, and ``kwargs.bias`` is also ``bias``."""
     yield path
     side, _, rest = path.partition(".")
     first, dot, below = rest.partition(".")
@@ -120,6 +120,11 @@ def names_of_path(path: str, signature: Signature) -> Iterator[str]:
         yield rest
     if side == "args" and first.isdecimal():
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"
+
+
+def shown_path(path: str, signature: Signature) -> str:
+    """A path for people, which begins with the name of the parameter."""
+    return list(names_of_path(path, signature))[-1]
 
 
 class _Omitted(NamedTuple):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.editing.omission import names_of_path, shown_path
 from calltape_analyzer.errors import RedactionError, UsageError
 from calltape_analyzer.observing.groups import looks_like_name, may_be_switch
 from calltape_analyzer.observing.signature import Signature
@@ -138,7 +138,7 @@ class Policy:
 
     def name(self, path: str) -> str:
         """A path for people, which begins with the name of the parameter."""
-        return list(names_of_path(path, self.signature))[-1]
+        return shown_path(path, self.signature)
 
     @property
     def unmatched(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.editing.omission import shown_path
 from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.signature import Signature
@@ -309,7 +309,7 @@ def _of_call(
                 if not path:
                     yield kind, None
                     continue
-                place = list(names_of_path(path, tape.signature))[-1]
+                place = shown_path(path, tape.signature)
                 for dict_path, names in fixed_keys.items():
                     if place.startswith(f"{dict_path}."):
                         name, dot, below = place[len(dict_path) + 1 :].partition(".")
@@ -411,4 +411,4 @@ def varying_keys(tape: Tape) -> list[str]:
                 keys = frozenset(k for k in node.keys if isinstance(k, str) and is_name(k))
                 if len(first) < _MAX_PLACES and first.setdefault(path, keys) != keys:
                     varying[path] = None
-    return [list(names_of_path(path, tape.signature))[-1] for path in varying]
+    return [shown_path(path, tape.signature) for path in varying]
