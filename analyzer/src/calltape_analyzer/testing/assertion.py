@@ -127,10 +127,10 @@ def difference_lines(call: Call, row: ReportRow) -> list[str]:
                 (f"{leaf.path}[{', '.join(map(str, one.index))}]", one.recorded, one.got)
                 for one in leaf.elements
             ]
-            first, second, third = (max(len(row[i]) for row in cells) for i in range(3))
+            first, second, third = (max(map(len, column)) for column in zip(*cells, strict=True))
             lines += [
-                f"  {at:{first}}  recorded {one:>{second}}  got {other:>{third}}"
-                for at, one, other in cells
+                f"  {place:{first}}  recorded {recorded:>{second}}  got {got:>{third}}"
+                for place, recorded, got in cells
             ]
         elif leaf != row.error:
             lines.append(f"  {leaf}")
