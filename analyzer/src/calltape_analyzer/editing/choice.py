@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from calltape_analyzer.text import pattern_of, some_of
 from calltape_schema.affine_span import AffineSpan
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 
 __all__ = ["CallSizes", "Choice", "select_calls"]
@@ -88,9 +90,8 @@ def select_calls(tape: Tape, choice: Choice) -> array[int]:
 
 
 def _meeting(tape: Tape, choice: Choice) -> Iterator[int]:
-    expressions = [Expression(text) for text in choice.where]
-    sizes = CallSizes(tape, expressions) if expressions else None
-    results: dict[tuple[Segment, int], bool] = {}  # calls of a file that share inputs share one
+    sizes = CallSizes(tape, [Expression(text) for text in choice.where]) if choice.where else None
+    results = Recent()  # calls of a file that share inputs share one
     for position, call in enumerate(tape.calls.including_unsound()):
         # The table of a group has the times, so calls of other hours are not decoded.
         began = call.segment.began_ns(call.position) / 1e9
@@ -103,10 +104,7 @@ def _meeting(tape: Tape, choice: Choice) -> Iterator[int]:
             continue
         if sizes is not None:
             inputs = call.segment, call.segment.inputs_number(call.position)
-            if inputs not in results:
-                sizes_of_call = sizes.of(call)
-                results[inputs] = all(one.holds(sizes_of_call) for one in expressions)
-            if not results[inputs]:
+            if not results.once(inputs, partial(sizes.meet, call)):
                 continue
         yield position
 
@@ -195,18 +193,20 @@ class _Novelty:
 
 
 class CallSizes:
-    """The sizes of calls by the names that people use: symbols (``sequence_length``), dimensions
-    (``input_ids[1]``) and ints (``n``). An int that a call does not pass has its default value.
+    """Evaluates conditions on the sizes of calls, which have the names that people use: symbols
+    (``sequence_length``), dimensions (``input_ids[1]``) and ints (``n``). An int that a call does
+    not pass has its default value.
 
     Args:
         tape: the tape with the calls.
-        expressions: the conditions that the sizes are for.
+        expressions: the conditions.
 
     Raises:
         UsageError: an expression names a size that no call has.
     """
 
-    def __init__(self, tape: Tape, expressions: Iterable[Expression]) -> None:
+    def __init__(self, tape: Tape, expressions: Sequence[Expression]) -> None:
+        self._expressions = expressions
         self._variants = [variant.facts for variant in tape.whole.variants()]
         layouts = (facts.group.layout for facts in self._variants)
         self._sorter = CallSorter.of(tape).agreeing(layouts)
@@ -226,6 +226,15 @@ class CallSizes:
                         f"no call has a size named {spellings[0]}",
                         advice=f"the sizes are: {_examples(names) or 'none'}",
                     )
+
+    def meet(self, call: Call) -> bool:
+        """Whether the sizes of a call meet all conditions.
+
+        Raises:
+            TapeError: its record breaks the format.
+        """
+        sizes = self.of(call)
+        return all(one.holds(sizes) for one in self._expressions)
 
     def of(self, call: Call) -> dict[str, int]:
         """The sizes of a call.

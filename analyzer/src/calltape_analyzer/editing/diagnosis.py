@@ -178,9 +178,8 @@ def contents_of(tape: Tape, *, check: bool = True) -> Contents:
                 continue
             contents.omitted_tensors += sum(leaf.missing == "policy" for leaf in tree.facts())
             key = (tree.structure, tree.leaves, root, record.tape)
-            if visited.get(key) is None:
-                visited.keep(key, True, len(tree.structure) + len(tree.leaves))
-                _add_missing(contents, tree, root, tape)
+            size = len(tree.structure) + len(tree.leaves)
+            visited.once(key, partial(_add_missing, contents, tree, root, tape), size)
     return contents
 
 

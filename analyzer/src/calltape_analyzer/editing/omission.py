@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.rewriting import Change
@@ -75,11 +76,8 @@ class Omission(Change):
         for side, tree in sides:
             if tree is None:
                 continue
-            key = tree.structure, side
-            omitted = self._omitted.get(key)
-            if omitted is None:
-                omitted = self._omitted_from(tree.spec(), "" if side == "inputs" else side)
-                self._omitted.keep(key, omitted, len(tree.structure))
+            make = partial(self._omitted_from, tree.spec(), "" if side == "inputs" else side)
+            omitted = self._omitted.once((tree.structure, side), make, len(tree.structure))
             changed = _without(tree, omitted, call, side)
             stored = {leaf.key for leaf in changed.facts()} - values.keys()
             for number, leaf in enumerate(tree.facts()):

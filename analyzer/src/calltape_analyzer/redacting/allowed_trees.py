@@ -40,7 +40,6 @@ from calltape_schema.tree import (
     Leaf,
     OpaqueNode,
     ScalarNode,
-    Structure,
     TensorNode,
     decode_leaves,
     decode_structure,
@@ -158,7 +157,8 @@ class TreeChecks:
             keys: receives the entries that the blob of the call may have.
         """
         rules = self._rules_for(tree["structure"], side)
-        leaves = self._decoded_leaves(tree["leaves"])
+        data: bytes = tree["leaves"]
+        leaves = self._leaves.once(data, lambda: _checked_leaves(data), _MEMORY_FACTOR * len(data))
         scalars, ranges = tree.get("scalars", ()), tree.get("ranges", ())
         counts = len(leaves), len(scalars)
         require(counts == (rules.leaves, len(rules.scalars)), side, "values that no node refers to")
@@ -199,45 +199,22 @@ class TreeChecks:
                 are_allowed = all(rules.scalars[number](one, sizes) for one in values)
                 require(number in rules.counted and are_allowed, where, "values of a scalar")
 
-    def _decoded_leaves(self, data: bytes) -> tuple[Leaf, ...]:
-        leaves: tuple[Leaf, ...] | None = self._leaves.get(data)
-        if leaves is not None:
-            return leaves
-        where = "the facts of a tensor"
-        documents, leaves = decoded(data, where), decode_leaves(data)
-        expected = [leaf_document(leaf) for leaf in leaves]
-        require(pack(_sorted(documents)) == pack(_sorted(expected)), where, "other fields")
-        counts = Counter(leaf.storage for leaf in leaves)
-        for leaf in leaves:
-            names = all(map(is_torch_name, (leaf.dtype, leaf.device, leaf.layout)))
-            require(names, where, "a name that torch does not have")
-            require(leaf.subclass is None or is_class_name(leaf.subclass), where, "a class")
-            is_allowed = leaf.missing is None or plain_reason(leaf.missing) == leaf.missing
-            require(is_allowed, where, "a reason in other words")
-            is_shared = leaf.storage is not None and counts[leaf.storage] > 1
-            require(is_shared or (leaf.storage is None and not leaf.offset), where, "a memory")
-            require((leaf.storage or 0) < len(leaves), where, "the number of a memory")
-        self._leaves.keep(data, leaves, _MEMORY_FACTOR * len(data))
-        return leaves
-
     def _rules_for(self, structure: bytes, side: str) -> _TreeRules:
-        rules: _TreeRules | None = self._rules.get((structure, side))
-        if rules is None:
-            spec = decode_structure(structure)
-            root = spec.root.model_dump(exclude_none=True)
-            canonical = encode_structure(document_like(spec, root, spec.leaves, spec.scalars))
-            require(structure == canonical, side, "other fields of a structure")
-            context = spec.context
-            if context is not None:
-                require(side == "inputs", side, "a context")
-                names = [context.default_dtype]
-                names += [name for one in context.autocast for name in (one.device, one.dtype)]
-                require(all(map(is_torch_name, names)), side, "a name that torch does not have")
-            rules = self._build_rules(spec, side)
-            self._rules.keep((structure, side), rules, _MEMORY_FACTOR * len(structure))
-        return rules
+        size = _MEMORY_FACTOR * len(structure)
+        return self._rules.once((structure, side), lambda: self._build_rules(structure, side), size)
 
-    def _build_rules(self, spec: Structure, side: str) -> _TreeRules:
+    def _build_rules(self, structure: bytes, side: str) -> _TreeRules:
+        """Checks a structure, and returns the rules for its trees."""
+        spec = decode_structure(structure)
+        root = spec.root.model_dump(exclude_none=True)
+        canonical = encode_structure(document_like(spec, root, spec.leaves, spec.scalars))
+        require(structure == canonical, side, "other fields of a structure")
+        context = spec.context
+        if context is not None:
+            require(side == "inputs", side, "a context")
+            names = [context.default_dtype]
+            names += [name for one in context.autocast for name in (one.device, one.dtype)]
+            require(all(map(is_torch_name, names)), side, "a name that torch does not have")
         root_path = "" if side == "inputs" else side
         elements: dict[int, bool] = {}
         ranges: dict[int, set[Fate]] = {}
@@ -373,3 +350,21 @@ def _check_step(step: Step, *, is_last: bool) -> None:
     require(all(plain_id(one) == one for one in ids), where, "an id")
     for source in step.sources:
         require(not source.files and source.host is None, where, "the name of a file")
+
+
+def _checked_leaves(data: bytes) -> tuple[Leaf, ...]:
+    where = "the facts of a tensor"
+    documents, leaves = decoded(data, where), decode_leaves(data)
+    expected = [leaf_document(leaf) for leaf in leaves]
+    require(pack(_sorted(documents)) == pack(_sorted(expected)), where, "other fields")
+    counts = Counter(leaf.storage for leaf in leaves)
+    for leaf in leaves:
+        names = all(map(is_torch_name, (leaf.dtype, leaf.device, leaf.layout)))
+        require(names, where, "a name that torch does not have")
+        require(leaf.subclass is None or is_class_name(leaf.subclass), where, "a class")
+        is_allowed = leaf.missing is None or plain_reason(leaf.missing) == leaf.missing
+        require(is_allowed, where, "a reason in other words")
+        is_shared = leaf.storage is not None and counts[leaf.storage] > 1
+        require(is_shared or (leaf.storage is None and not leaf.offset), where, "a memory")
+        require((leaf.storage or 0) < len(leaves), where, "the number of a memory")
+    return leaves

@@ -122,11 +122,8 @@ class Plan:
             spec: the same structure, decoded.
             side: ``""`` for inputs, ``outputs`` for outputs.
         """
-        plan: TreePlan | None = self._trees.get((structure, side))
-        if plan is None:
-            plan = TreePlan(spec, side, self)
-            self._trees.keep((structure, side), plan, _MEMORY_FACTOR * len(structure))
-        return plan
+        size = _MEMORY_FACTOR * len(structure)
+        return self._trees.once((structure, side), lambda: TreePlan(spec, side, self), size)
 
     def number_fact(self, placed: PlacedNode) -> Fact:
         """The kind of the numbers at a place of the inputs, over all calls."""

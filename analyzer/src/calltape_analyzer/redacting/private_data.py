@@ -6,6 +6,7 @@ A finding names a place and a kind, the number of calls, and what to do. It neve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from calltape_analyzer.editing.omission import shown_path
@@ -301,10 +302,10 @@ def _of_call(
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
         if tree is not None:
             key = tree.structure, tree.leaves, tree.ranges, tuple(tree.scalars), root
-            findings = by_tree.get(key)
-            if findings is None:
-                findings = list(_of_tree(tree, root, tape.signature))
-                by_tree.keep(key, findings, 2 * len(tree.structure) + len(tree.leaves))
+            size = 2 * len(tree.structure) + len(tree.leaves)
+            findings: list[tuple[str, str]] = by_tree.once(
+                key, partial(list, _of_tree(tree, root, tape.signature)), size
+            )
             for path, kind in findings:
                 if not path:
                     yield kind, None
