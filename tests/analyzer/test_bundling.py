@@ -251,7 +251,7 @@ def test_new_outcomes_of_a_redacted_tape_are_redacted(tape_path: Path, tmp_path:
     assert run("redact", tape_path, "-o", given, "--keep", "x").code == 0
     updates = Updates()
     with open_tape(given) as tape:
-        updates.replayed(tape, Refusing())
+        updates.replay(tape, Refusing())
     updates.finish(write=True)
     updates.close()
     assert SECRET.encode() in readable(given.read_bytes())

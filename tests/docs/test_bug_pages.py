@@ -113,7 +113,7 @@ def test_testing(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_argument_of_the_mark_is_on_the_page() -> None:
-    from calltape_analyzer.testing.chosen_tapes import OPTIONS
+    from calltape_analyzer.testing.parameters import OPTIONS
 
     page = (DOCS / "testing.md").read_text()
     for name in OPTIONS:

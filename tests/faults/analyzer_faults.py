@@ -122,7 +122,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-redaction-keeps-a-message",
-        f"{_ANALYZER}redacting/call_redaction.py",
+        f"{_ANALYZER}redacting/redacted_records.py",
         "message = without_text(record.error.message)",
         "message = record.error.message",
         "The message of an exception, which quotes an input, is on a redacted tape.",
@@ -130,7 +130,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-redaction-keeps-times",
-        f"{_ANALYZER}redacting/call_redaction.py",
+        f"{_ANALYZER}redacting/redacted_records.py",
         "return min(max(time_ns + self._shift, 0), 2**63 - 1)",
         "return min(max(time_ns, 0), 2**63 - 1)",
         "A redacted tape tells when somebody used the model.",
@@ -169,7 +169,7 @@ FAULTS = (
     Fault(
         "analyzer-condition-of-unknown-sizes",
         f"{_ANALYZER}editing/expressions.py",
-        "return None if None in found else not decisive",
+        "return None if None in values else not decisive",
         "return not decisive",
         "`calltape filter` takes calls that do not have the size that was asked for.",
         ("analyzer/editing/test_expressions.py",),
@@ -200,7 +200,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-openvino-static",
-        f"{_ANALYZER}targets/openvino.py",
+        f"{_ANALYZER}targets/engines.py",
         "return (found.min, found.max) if bounded and found.min < found.max else _ANY",
         "return (found.min, found.max) if bounded and found.min < found.max else found.min",
         "OpenVINO rejects other sizes of a dimension that is dynamic.",

@@ -125,8 +125,8 @@ FAULTS = (
     Fault(
         "onnx-input-with-a-taken-name",
         f"{_ANALYZER}replaying/model_values.py",
-        'known.get(name) or known.get(name.removesuffix("_orig"))',
-        "known.get(name)",
+        'by_name.get(name) or by_name.get(name.removesuffix("_orig"))',
+        "by_name.get(name)",
         "An input that torch.onnx renamed is not found in the calls.",
         ("analyzer/replaying/test_model_values.py",),
     ),

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.surveying.survey import Survey, survey
     from calltape_analyzer.surveying.target_survey import TargetSurvey
     from calltape_analyzer.tape import Tape
-    from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
+    from calltape_analyzer.targets.exporters import DynamicAxes, dynamic_axes
     from calltape_analyzer.text import printable
     from calltape_analyzer.variant import Acceptance, Variant, VariantList, VariantShapes
     from calltape_analyzer.variants.facts import CountedRange
@@ -257,7 +257,7 @@ _NAMES = {
     "surveying.survey": ("Survey", "survey"),
     "surveying.target_survey": ("TargetSurvey",),
     "tape": ("Tape",),
-    "targets.onnx": ("DynamicAxes", "dynamic_axes"),
+    "targets.exporters": ("DynamicAxes", "dynamic_axes"),
     "text": ("printable",),
     "variant": ("Acceptance", "Variant", "VariantList", "VariantShapes"),
     "variants.variant_findings": (

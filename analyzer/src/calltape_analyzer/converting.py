@@ -23,10 +23,10 @@ from calltape_analyzer.programs.untrusted_files import as_tape_errors, read_json
 from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
-from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.lineage import coverage_of_numbers, new_manifest
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import create_file, new_folder
+from calltape_analyzer.writing.synthetic import ABSENT, build_call
 from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_STEPS

@@ -1,7 +1,7 @@
-"""The pytest plugin: the mark and the fixture ``tape``, and ``--calltape-update``.
+"""The pytest plugin: the ``tape`` mark and fixture, and ``--calltape-update`` (docs/testing.md).
 
-pytest loads it by its entry point in every test run of an environment, so that this module imports
-nothing but pytest until a test asks for a tape (docs/testing.md).
+pytest loads plugins in every test run of an environment, so this module imports only pytest until a
+test uses a tape.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,16 +24,16 @@ _MARK = (
 _OPTION = "--calltape-update"
 _WRITE = "Write outputs that differ to the tapes, and list them at the end."
 _LOOK = "Only list them, and write nothing."
-_SPOOL = "calltape_spool"
-_TAPES = 8
-"""How many tapes are held open."""
+_FOLDER = "calltape_updates"
+_MAX_OPEN = 8
+"""How many tapes stay open."""
 
 tapes_key: pytest.StashKey[dict[Any, Tape]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("calltape")
-    # Two options without a value: one whose value may be left out takes the path that follows it.
+    # Two flags, because an option with an optional value would swallow a path that follows it.
     for option, how, text in ((_OPTION, "write", _WRITE), (f"{_OPTION}=look", "look", _LOOK)):
         group.addoption(option, action="store_const", const=how, dest="calltape_update", help=text)
     parser.addini("calltape_dir", "Where the tapes are that tests are run with.", default=None)
@@ -46,105 +45,96 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(_OPTION) is not None:
         from calltape_analyzer.testing.assertion import Updates, set_updates
 
-        given = getattr(config, "workerinput", {}).get(_SPOOL)
-        set_updates(Updates(given))
+        folder = getattr(config, "workerinput", {}).get(_FOLDER)
+        set_updates(Updates(folder))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tells a worker of xdist where new outputs go, which this process writes to the tapes."""
+    """Tells an xdist worker the folder for new outputs, which this process writes to the tapes."""
     if node.config.getoption(_OPTION) is not None:
-        node.workerinput[_SPOOL] = _updates().folder
+        node.workerinput[_FOLDER] = _updates().folder
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "tape" not in metafunc.fixturenames or not _is_ours(metafunc):
         return
-    from calltape_analyzer.testing.chosen_tapes import choices_of
+    from calltape_analyzer.testing.parameters import parameters_for
 
-    config = metafunc.config
-    tapes = _calltape_dir(config)
-    folders = [metafunc.definition.path.parent, *([tapes] if tapes else []), config.rootpath]
-    marks = [(mark.args, mark.kwargs) for mark in metafunc.definition.iter_markers("tape")]
-    found = choices_of(marks, folders, tapes)
-    metafunc.parametrize("tape", found, ids=[one.id for one in found], indirect=True)
+    config, definition = metafunc.config, metafunc.definition
+    folders, tapes = [definition.path.parent, config.rootpath], None
+    if calltape_dir := config.getini("calltape_dir"):
+        base = config.inipath.parent if config.inipath is not None else config.rootpath
+        tapes = base / str(calltape_dir)
+        folders.insert(1, tapes)
+    marks = [(mark.args, mark.kwargs) for mark in definition.iter_markers("tape")]
+    parameters = parameters_for(marks, folders, tapes)
+    metafunc.parametrize("tape", parameters, ids=[one.id for one in parameters], indirect=True)
 
 
 def _is_ours(metafunc: pytest.Metafunc) -> bool:
-    """Whether the fixture is that of this module, and not one that the tests define."""
+    """Whether the test uses the fixture of this module, and not one of its own."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs.get("argnames", "")
         if "tape" in (names.replace(" ", "").split(",") if isinstance(names, str) else names):
             return False
-    known = getattr(metafunc, "_arg2fixturedefs", {}).get("tape", ())
-    return bool(known) and known[-1].func.__module__ == __name__
-
-
-def _calltape_dir(config: pytest.Config) -> Path | None:
-    given = config.getini("calltape_dir")
-    if not given:
-        return None
-    base = config.inipath.parent if config.inipath is not None else config.rootpath
-    return base / str(given)
+    fixtures = getattr(metafunc, "_arg2fixturedefs", {}).get("tape", ())
+    return bool(fixtures) and fixtures[-1].func.__module__ == __name__
 
 
 @pytest.fixture
 def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
-    """The tape of the test's mark ``tape``, or each tape of ``calltape_dir``: one call of it for
-    each test, or all of it if the mark says ``whole=True``."""
+    """A tape of the test's ``tape`` marks, or of ``calltape_dir``. Each test has one call of it, or
+    all calls if the mark says ``whole=True``."""
     from calltape_analyzer.errors import TapeError
-    from calltape_analyzer.testing.assertion import named
-    from calltape_analyzer.testing.chosen_tapes import Problem
+    from calltape_analyzer.testing.assertion import rerun_with
+    from calltape_analyzer.testing.parameters import Problem
 
-    choice = getattr(request, "param", None)
-    if choice is None:
+    parameter = getattr(request, "param", None)
+    if parameter is None:
         pytest.fail("the fixture tape needs a test, and not another fixture", pytrace=False)
-    if isinstance(choice, Problem):
-        pytest.fail(choice.text, pytrace=False)
+    if isinstance(parameter, Problem):
+        pytest.fail(parameter.text, pytrace=False)
     try:
-        whole = _opened(request.config, choice)
-        part = whole if choice.place is None else whole.only(calls=whole.calls[choice.place])
+        whole = _open(request.config, parameter)
+        is_whole = parameter.position is None
+        part = whole if is_whole else whole.only(calls=whole.calls[parameter.position])
     except TapeError as error:
         pytest.fail(f"the tape cannot be used: {error}", pytrace=False)
-    with named(_command(request)):
-        yield part
-
-
-def _opened(config: pytest.Config, choice: Any) -> Tape:
-    """The tape, which stays open: each of its calls is a test. The tests of a tape follow each
-    other, so few are held."""
-    from calltape_analyzer.testing.chosen_tapes import opened
-
-    held = config.stash[tapes_key]
-    key = (choice.path, id(choice.options))
-    if key not in held:
-        while len(held) >= _TAPES:
-            held.pop(next(iter(held))).close()
-        held[key] = opened(choice.path, choice.options)
-    return held[key]
-
-
-def _command(request: pytest.FixtureRequest) -> str:
-    """The command that runs this test alone, from where pytest was started."""
+    # The command runs this test alone, from the folder in which pytest was started.
     node: pytest.Item = request.node
     file, _, rest = node.nodeid.partition("::")
     started = request.config.invocation_params.dir
     path = os.path.relpath(request.config.rootpath / file, started)
-    return f"python -m pytest {shlex.quote(f'{path}::{rest}')}"
+    with rerun_with(f"python -m pytest {shlex.quote(f'{path}::{rest}')}"):
+        yield part
+
+
+def _open(config: pytest.Config, parameter: Any) -> Tape:
+    """A tape, which stays open for the tests of its other calls, which usually follow."""
+    from calltape_analyzer.testing.parameters import opened
+
+    tapes = config.stash[tapes_key]
+    key = (parameter.path, id(parameter.options))
+    if key not in tapes:
+        while len(tapes) >= _MAX_OPEN:
+            tapes.pop(next(iter(tapes))).close()
+        tapes[key] = opened(parameter.path, parameter.options)
+    return tapes[key]
 
 
 def _updates() -> Updates:
     from calltape_analyzer.testing.assertion import updates
 
-    found = updates()
-    assert found is not None
-    return found
+    current = updates()
+    assert current is not None
+    return current
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    for held in config.stash.get(tapes_key, {}).values():
-        held.close()
+    for one in config.stash.get(tapes_key, {}).values():
+        one.close()
     how = config.getoption(_OPTION)
     if how is not None and not hasattr(config, "workerinput"):
         _updates().finish(write=how == "write")
@@ -162,7 +152,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if config.getoption(_OPTION) is not None:
         from calltape_analyzer.testing.assertion import set_updates, updates
 
-        found = updates()
-        if found is not None:
-            found.close()
+        current = updates()
+        if current is not None:
+            current.close()
         set_updates(None)

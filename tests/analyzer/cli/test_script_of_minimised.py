@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import merge_tapes, open_tape
-from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.lineage import derived_manifest
 from calltape_analyzer.writing.new_tape import NewTape
 from tests.analyzer.cli.commands import run, script_of
 from tests.analyzer.tapes import Recorded, target_of, write_tape
@@ -53,7 +53,7 @@ def small(path: Path, options: dict[str, Any], **given: Any) -> Path:
     whole = write_tape(path.with_suffix(".whole"), calls, target=target_of(Refuses()))
     with (
         open_tape(whole) as tape,
-        NewTape(str(path), derived(tape.segments, "minimise", options)) as writer,
+        NewTape(str(path), derived_manifest(tape.segments, "minimise", options)) as writer,
     ):
         for call in tape.calls:
             writer.copy(call)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, UsageError, filter_tape, open_tape
 from calltape_analyzer.editing import choice as choosing
-from calltape_analyzer.editing.choice import Choice, chosen
+from calltape_analyzer.editing.choice import Choice, select_calls
 from calltape_recorder import Novelty, record
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import CallRecord
@@ -142,7 +142,7 @@ def test_the_records_of_other_hours_are_not_decoded(
 
     monkeypatch.setattr(TapeReader, "record_at", record_at)
     with open_tape(source) as tape:
-        assert [*chosen(tape, Choice(start=start, end=end))] == [20, 21, 22]
+        assert [*select_calls(tape, Choice(start=start, end=end))] == [20, 21, 22]
     assert set(read) == {20, 21, 22}
 
 

@@ -21,7 +21,7 @@ from calltape_analyzer.observer.stored_calls import ObserverInfo, StoredCall
 from calltape_analyzer.programs.reasons import GuardFails
 from calltape_analyzer.pytree.nodes import values_in
 from calltape_analyzer.surveying.survey import Loop
-from calltape_analyzer.targets.torch_inputs import additional_inputs
+from calltape_analyzer.targets.exporters import additional_inputs
 from calltape_analyzer.text import merge_alike
 from calltape_schema.records import Segment
 from calltape_schema.tree import BoolNode, DictNode

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.targets.tensorrt import optimization_profile
+from calltape_analyzer.targets.engines import optimization_profile
 from calltape_recorder import First
 from calltape_schema.inputs_table import Axis, Counts, InputsTable, Row
 from calltape_schema.packing import pack

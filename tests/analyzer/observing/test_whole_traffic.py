@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.targets.openvino import partial_shapes
-from calltape_analyzer.targets.tensorrt import optimization_profile
+from calltape_analyzer.targets.engines import optimization_profile, partial_shapes
 from calltape_recorder import First, When, record
 from tests.analyzer.observing.doubling import SIZES, ZEROS, Doubling, doubled
 from tests.analyzer.tapes import write_tape

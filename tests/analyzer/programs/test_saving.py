@@ -28,7 +28,6 @@ from calltape_analyzer import (
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Other
 from calltape_analyzer.programs.reasons import UntriedSize
-from calltape_analyzer.writing import output_file
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.models import (
     ARGUMENTS,
@@ -308,7 +307,8 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], o
             patch.setattr(os, name, step_of)
             if hasattr(held, name):
                 patch.setattr(held, name, staticmethod(step_of))
-        patch.setattr(output_file, "_remove", lambda *_: None)
+        unlink = "calltape_analyzer.writing.output_file._Temporary._unlink"
+        patch.setattr(unlink, staticmethod(lambda *_: None))
         try:
             action()
         except Killed:

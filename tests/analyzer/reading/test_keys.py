@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.writing.built_calls import build_call
 from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.synthetic import build_call
 from calltape_recorder import record
 from tests.recorder.models import Echo
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from calltape_analyzer import filter_tape, open_tape, redact
 from calltape_analyzer.pytree.nodes import placed_nodes
 from calltape_recorder import record
+from calltape_recorder.capture.omissions import Omissions
 from calltape_recorder.capture.structures import Structures
 from calltape_recorder.capture.walk import capture_inputs
-from calltape_recorder.capture.withholding import Withholding
 from calltape_schema.records import Parameter
 from calltape_schema.tree import OpaqueNode, ScalarNode, Structure, decode_structure
 from tests.recorder.models import Echo
@@ -47,10 +47,10 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 VALUES = st.recursive(st.sampled_from([7, 0.5, "x", None, True]), containers, max_leaves=14)
 
 
-def structure_of(args: list[Any], withholding: Withholding) -> Structure:
+def structure_of(args: list[Any], omissions: Omissions) -> Structure:
     """Of a call of ``forward(first, *rest, **more)``."""
     tokens, _, _ = capture_inputs(tuple(args), {"more": args})
-    made = Structures(lambda structure: None, withholding).of(tokens)
+    made = Structures(lambda structure: None, omissions).of(tokens)
     return decode_structure(made.encoded)
 
 
@@ -59,9 +59,9 @@ FIRST = Parameter(name="first", kind="POSITIONAL_OR_KEYWORD")
 
 @given(args=st.lists(VALUES, max_size=7))
 def test_recorder_and_redaction_decide_alike(args: list[Any]) -> None:
-    whole = structure_of(args, Withholding([("*", "all")], [FIRST]))
+    whole = structure_of(args, Omissions([("*", "all")], [FIRST]))
     told = {placed.path: placed for placed in placed_nodes(whole.root, named=1)}
-    less = structure_of(args, Withholding([("*", "none")], [FIRST]))
+    less = structure_of(args, Omissions([("*", "none")], [FIRST]))
     for placed in placed_nodes(less.root, named=1):
         here = told[placed.path]
         assert (placed.in_list, placed.in_cache) == (here.in_list, here.in_cache)

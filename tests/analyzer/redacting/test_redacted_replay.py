@@ -63,8 +63,8 @@ def test_no_outcome_is_kept_of_arguments_that_were_made_up(tapes: tuple[Path, Pa
         outcomes = NewOutcomes()
         with open_tape(path) as tape:
             report = replay(tape, torch.nn.Identity())
-            outcomes.keep(tape.calls[2], torch.zeros(4), None)
-            outcomes.keep(tape.calls[0], torch.zeros(2), None)
+            outcomes.add(tape.calls[2], torch.zeros(4), None)
+            outcomes.add(tape.calls[0], torch.zeros(2), None)
             row = report.rows[0].model_copy(update={"against": "tape"})
             assert (outcomes.of(tape.calls[0], row) is not None) == is_kept
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Variant
-from calltape_analyzer.targets.openvino import as_text, openvino_shapes, partial_shapes
+from calltape_analyzer.targets.engines import as_text, openvino_shapes, partial_shapes
 from tests.analyzer.targets.conftest import VariantsOf
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, Variant, export, open_tape
-from calltape_analyzer.targets.tensorrt import (
+from calltape_analyzer.targets.engines import (
     OptimizationProfile,
     optimization_profile,
     polygraphy_flags,

@@ -2,10 +2,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
-from calltape_analyzer import Variant
-from calltape_analyzer.targets.torch_inputs import additional_inputs, shapes_collection
+from calltape_analyzer import TapeError, Variant
+from calltape_analyzer.targets.exporters import (
+    additional_inputs,
+    shapes_collection,
+    tensors_in,
+)
 from tests.analyzer.targets.conftest import Decoder, VariantsOf, decoder_call
 
 
@@ -81,3 +86,14 @@ def test_calls_that_show_what_varies_come_first(variants_of: VariantsOf) -> None
     (variant,) = variants_of(Add(), [((torch.ones(size),), {}) for size in sizes])
     given = additional_inputs(variant, limit=3)
     assert [tuple(args[0].shape) for args, _ in given._examples] == [(4, 3), (4, 4), (7, 3)]
+
+
+def test_tensors_are_the_ones_that_were_given(decoder: Variant) -> None:
+    args, _ = decoder_call(2, 3, 5)
+    found = tensors_in(decoder, args[:1], {"mask": args[2], "past": args[1]})
+    assert [id(tensor) for tensor in found] == [id(tensor) for tensor in args]
+
+
+def test_other_arguments_are_refused(decoder: Variant) -> None:
+    with pytest.raises(TapeError, match="does not take these arguments"):
+        tensors_in(decoder, (torch.ones(2),), {})

@@ -10,7 +10,7 @@ import pytest
 from calltape_analyzer import TapeError, open_tape, replay
 from calltape_analyzer.arguments.samples import complete_inputs
 from calltape_analyzer.testing import assert_replays
-from calltape_analyzer.testing.chosen_tapes import Choice, Problem, choices_of
+from calltape_analyzer.testing.parameters import Problem, TapeParameter, parameters_for
 from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS
 
 TAPES = [*HOSTILE, *sorted((FIXTURES / "v1").glob("*.tape"))]
@@ -27,13 +27,13 @@ def test_there_are_some() -> None:
 
 @pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)
 def test_a_test_gets_calls_or_a_reason(path: Path) -> None:
-    found = choices_of([((path.name,), {})], [path.parent], None)
+    found = parameters_for([((path.name,), {})], [path.parent], None)
     assert found
     for one in found:
         if isinstance(one, Problem):
             assert one.text.isprintable()
         else:
-            assert isinstance(one, Choice)
+            assert isinstance(one, TapeParameter)
 
 
 @pytest.mark.parametrize("path", TAPES, ids=lambda path: path.stem)

@@ -223,7 +223,7 @@ def test_a_bad_tape_fails_its_test_and_no_other(project: Project) -> None:
     assert "the test has no tape" in ran.text
     assert "no call 99 on this tape" in ran.text
     assert "Traceback" not in ran.text
-    assert "chosen_tapes.py" not in ran.text
+    assert "testing/parameters.py" not in ran.text
 
 
 def test_damage_is_a_failure_beside_the_calls_that_are_whole(project: Project) -> None:

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from calltape_analyzer import Tape, Variant, diff, open_tape
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import value_in
-from calltape_analyzer.targets.openvino import partial_shapes
-from calltape_analyzer.targets.tensorrt import optimization_profile
+from calltape_analyzer.targets.engines import optimization_profile, partial_shapes
 from calltape_analyzer.variant import table_of
 from tests.analyzer.observed import Given, Optional, given, named_columns, tape_of, zeros
 from tests.analyzer.tapes import write_tape

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, open_tape
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.targets.tensorrt import optimization_profile
+from calltape_analyzer.targets.engines import optimization_profile
 from calltape_recorder import Novelty, record
 from tests.analyzer.observing.doubling import ZEROS
 

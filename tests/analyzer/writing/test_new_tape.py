@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape
-from calltape_analyzer.writing.built_calls import build_call
-from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.lineage import derived_manifest
 from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.synthetic import build_call
 from calltape_schema.records import Manifest, Producer
 from calltape_schema.storage import BytesSink
 from calltape_schema.tar import blob_name
@@ -259,7 +259,7 @@ def test_errors_of_the_disk_are_tape_errors(tmp_path: Path) -> None:
 def test_a_new_tape_says_what_it_was_made_of(tmp_path: Path) -> None:
     source = write_tape(tmp_path / "a.tape", [((n,), {}) for n in range(3)])
     with open_tape(source) as tape:
-        manifest = derived(tape.segments, "test", {"calls": "0..1", "more": [1, "\ud800"]})
+        manifest = derived_manifest(tape.segments, "test", {"calls": "0..1", "more": [1, "\ud800"]})
         with NewTape(tmp_path / "b.tape", manifest) as writer:
             writer.copy(tape[1])
             writer.seal()
@@ -268,7 +268,7 @@ def test_a_new_tape_says_what_it_was_made_of(tmp_path: Path) -> None:
         assert (step.verb, step.tool) == ("test", "calltape")
         assert dict(step.options) == {"calls": "0..1", "more": '[1,"\\\\ud800"]'}
         assert [(one.files, one.calls, one.first) for one in step.sources] == [(("a.tape",), 3, 0)]
-        assert derived(tape.segments, "again").history[0] == step  # type: ignore[index]
+        assert derived_manifest(tape.segments, "again").history[0] == step  # type: ignore[index]
 
 
 def test_fields_that_are_nil_are_absent_on_a_copy(tmp_path: Path) -> None:

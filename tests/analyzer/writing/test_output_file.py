@@ -19,7 +19,7 @@ from calltape_analyzer.writing.output_file import (
     OutputFile,
     TemporaryFolder,
     copy_tape,
-    settle,
+    move_into_place,
     write_file,
 )
 from calltape_schema.errors import TapeError
@@ -35,7 +35,7 @@ def test_a_pipe_is_never_replaced(overwrite: bool, tmp_path: Path) -> None:
     with pytest.raises(TapeError):
         OutputFile(pipe, overwrite=overwrite)
     with pytest.raises(TapeError):
-        settle(str(beside), str(pipe), overwrite=overwrite)
+        move_into_place(str(beside), str(pipe), overwrite=overwrite)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["beside", "pipe"]
 
@@ -73,8 +73,8 @@ def test_a_file_is_replaced_if_asked(tmp_path: Path) -> None:
         "OutputFile._open",
         "OutputFile.discard",
         "write_file",
-        "remove",
-        "_remove",
+        "_Temporary.remove",
+        "_Temporary._unlink",
     ],
 )
 def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> None:
@@ -101,7 +101,14 @@ def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> N
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
 @pytest.mark.parametrize(
-    "name", ["TemporaryFolder.__init__", "is_temporary", "remove", "_remove", "use"]
+    "name",
+    [
+        "TemporaryFolder.__init__",
+        "_Temporary.__init__",
+        "_Temporary.remove",
+        "_Temporary._unlink",
+        "use",
+    ],
 )
 def test_an_interrupt_at_any_step_leaves_no_folder(tmp_path: Path, name: str) -> None:
     def use() -> None:

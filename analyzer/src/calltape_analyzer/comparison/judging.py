@@ -556,14 +556,14 @@ def _write_failing(
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    from calltape_analyzer.writing.lineage import coverage_for, derived, numbering_of
+    from calltape_analyzer.writing.lineage import coverage_for, derived_manifest, numbering_of
     from calltape_analyzer.writing.new_tape import NewTape
 
     numbering, left_out, damaged = numbering_of(segments), Counter[bytes](), 0
     for segment in segments:
         left_out[segment.manifest.tape] += len(segment)
     left_out.subtract(call.ref.tape for call in calls)
-    manifest = derived(
+    manifest = derived_manifest(
         segments, "replay", {"failing": "yes"}, numbering=numbering, left_out=left_out
     )
     with NewTape(path, manifest, inputs=[segment.path for segment in segments]) as writer:

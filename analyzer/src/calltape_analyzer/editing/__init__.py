@@ -1,4 +1,1 @@
-"""Tapes that are made of other tapes: cut, joined, mended; and what is wrong with a tape.
-
-Takes open tapes; returns new, sealed tapes that say how they were made, and reports.
-"""
+"""Making tapes from other tapes (filter, merge, recover), and diagnosing tapes."""

@@ -1,14 +1,13 @@
-"""Which calls of a tape are wanted.
+"""Selecting calls of a tape by time, outcome, sizes and novelty.
 
-Takes a tape and what somebody asks for; returns the places of the calls, in order. Records are
-decoded only where the question needs them, and no tensor bytes are read. Conditions on sizes name
-them as people do.
+Records are decoded only if a condition needs them. Tensor bytes are never read.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Annotated, Any
 
@@ -24,18 +23,17 @@ from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import pattern_of, some_of
-from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.affine_span import AffineSpan
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 
-__all__ = ["Choice", "SizedCalls", "chosen"]
+__all__ = ["CallSizes", "Choice", "select_calls"]
 
-_MOST_SHOWN = 20
-# Bounds of what is remembered of the calls chosen so far; the last call may exceed them. Beyond
-# them every call counts as new, so that none is left out wrongly.
+_MAX_NAMED = 20
+# Bounds of what is remembered about earlier calls; the last call may exceed them. Beyond them every
+# call counts as novel, so that no novel one is left out.
 _MAX_PATTERNS = 65_536
 _MAX_NUMBERS = 1_000_000
 _MAX_CONSTANTS = 256
@@ -44,18 +42,17 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Choice(PlainData):
-    """What is required of each call. All conditions must hold; then ``novel`` and ``first`` select
-    among the remaining calls, in this order. To select calls in any other way, name them:
-    ``tape.only(calls=...)``.
+    """Conditions on calls. All of them must hold; then ``novel`` and ``first`` select from the
+    remaining calls, in this order. To select calls in any other way, use ``tape.only(calls=...)``.
 
     Attributes:
         start, end: when the call began, in seconds since 1970 (UTC): from ``start``, and before
             ``end``.
         raised: True for calls that raised, False for those that did not.
         where: conditions on sizes (:class:`~calltape_analyzer.editing.expressions.Expression`).
-        novel: only calls that show something new compared with the ones before, and those with the
-            smallest and the largest sizes.
-        first: only the first so many calls.
+        novel: only calls that add evidence to the ones before, and those with the smallest and the
+            largest sizes.
+        first: at most this many calls.
     """
 
     start: Finite | None = None
@@ -67,7 +64,7 @@ class Choice(PlainData):
 
     @field_validator("where", mode="before")
     @classmethod
-    def _one_is_several(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
     @property
@@ -76,26 +73,27 @@ class Choice(PlainData):
         return self.model_dump(exclude_defaults=True)
 
 
-def chosen(tape: Tape, choice: Choice) -> array[int]:
-    """The places of the wanted calls on a tape. Calls that are damaged are not chosen by what their
-    records would say; the tape's ``damage`` names them.
+def select_calls(tape: Tape, choice: Choice) -> array[int]:
+    """The positions of the calls that meet the conditions. Corrupted calls are never selected; the
+    tape's ``damage`` lists them.
 
     Raises:
-        UsageError: a condition names what no call has.
+        UsageError: a condition names a size that no call has.
     """
-    tape.calls.scan()  # a damaged call is none, whatever the end of its file says
-    found: Iterable[int] = range(len(tape.calls))
+    tape.calls.scan()  # finds corrupted calls, which the index of a file may list
+    selected: Iterable[int] = range(len(tape.calls))
     if choice.where or (choice.start, choice.end, choice.raised) != (None, None, None):
-        found = _passing(tape, choice)
+        selected = _meeting(tape, choice)
     if choice.novel:
-        found = _novel(tape, found)
-    return array("Q", islice(found, choice.first))
+        selected = _novel(tape, selected)
+    return array("Q", islice(selected, choice.first))
 
 
-def _passing(tape: Tape, choice: Choice) -> Iterator[int]:
-    sizes = _Sizes(tape, choice.where) if choice.where else None
-    for place, call in enumerate(tape.calls.including_unsound()):
-        # The tables of the groups tell it: the records of other hours are not decoded.
+def _meeting(tape: Tape, choice: Choice) -> Iterator[int]:
+    sizes = CallSizes(tape, [Expression(text) for text in choice.where]) if choice.where else None
+    results = Recent()  # calls of a file that share inputs share one
+    for position, call in enumerate(tape.calls.including_unsound()):
+        # The table of a group has the times, so calls of other hours are not decoded.
         began = call.segment.began_ns(call.position) / 1e9
         if choice.start is not None and began < choice.start:
             continue
@@ -104,8 +102,11 @@ def _passing(tape: Tape, choice: Choice) -> Iterator[int]:
         record = _record_of(call)
         if record is None or choice.raised not in (None, record.error is not None):
             continue
-        if sizes is None or sizes.meet(call):
-            yield place
+        if sizes is not None:
+            inputs = call.segment, call.segment.inputs_number(call.position)
+            if not results.once(inputs, partial(sizes.meet, call)):
+                continue
+        yield position
 
 
 def _record_of(call: Call) -> CallRecord | None:
@@ -114,134 +115,126 @@ def _record_of(call: Call) -> CallRecord | None:
     except TapeError as error:
         if not is_damage(error):
             raise
-        return None  # it stands in the tape's damage
+        return None  # the tape's damage lists it
 
 
-def _novel(tape: Tape, places: Iterable[int]) -> list[int]:
+def _novel(tape: Tape, positions: Iterable[int]) -> list[int]:
     sorter, novelty = CallSorter.of(tape), _Novelty()
-    found: set[int] = set()
-    for place in places:
-        call = tape.calls[place]
-        record = _record_of(call)
+    novel: set[int] = set()
+    for position in positions:
+        record = _record_of(tape.calls[position])
         if record is None:
             continue
         raised = None if record.error is None else record.error.type
-        if novelty.is_new(sorter.sorted(record.inputs), raised, place):
-            found.add(place)
-    return sorted(found.union(novelty.extremes()))
+        if novelty.add(sorter.sorted(record.inputs), raised, position):
+            novel.add(position)
+    return sorted(novel.union(novelty.extremes()))
 
 
 class _Novelty:
-    """Which calls add evidence to the calls before them, by their sizes."""
+    """Finds calls whose sizes add evidence to those of earlier calls."""
 
     def __init__(self) -> None:
-        self._patterns: dict[Hashable, AffineSpan] = {}
-        # By kind, for each size its smallest value, and then for each its largest one negated, each
+        self._spans: dict[Hashable, AffineSpan] = {}  # by kind and pattern of equal sizes
+        # By kind, the smallest value of each size, followed by the largest of each, negated; each
         # with the first call that had it.
         self._extremes: dict[Hashable, list[tuple[int, int]]] = {}
         self._constants: dict[Hashable, set[Hashable]] = {}
         self._room = _MAX_NUMBERS
 
-    def is_new(self, placed: SortedCall, raised: str | None, index: int) -> bool:
-        """Whether a call adds evidence.
+    def add(self, call: SortedCall, raised: str | None, position: int) -> bool:
+        """Adds a call, and returns whether it is novel.
 
         Args:
-            placed: its group and sizes.
+            call: its group and sizes.
             raised: the type of its exception, if it raised one.
-            index: its place among the calls.
+            position: its position on the tape.
         """
         if self._room <= 0:
             return True
-        flat = [size for shape in placed.row.shapes for size in shape] + list(placed.row.ints)
-        kind = (placed.key.layout, placed.key.facts, self._constants_of(placed), raised)
-        heads, pattern = _pattern_of(flat)
+        # Texts and floats distinguish kinds of calls as long as there are few of them.
+        constants: Hashable = call.key.constants
+        seen = self._constants.setdefault(call.key[:2], set())
+        if constants not in seen:
+            if len(seen) < _MAX_CONSTANTS:
+                seen.add(constants)
+            else:
+                constants = None
+        kind = (call.key.layout, call.key.facts, constants, raised)
+        sizes = [size for shape in call.row.shapes for size in shape] + list(call.row.ints)
+        # The pattern says which sizes are equal, and which are 0 or 1.
+        first: dict[int, int] = {}
+        pattern = tuple(
+            -1 - size if size in (0, 1) else first.setdefault(size, i)
+            for i, size in enumerate(sizes)
+        )
         key = (kind, pattern)
-        span = self._patterns.get(key)
+        span = self._spans.get(key)
         if span is None:
-            if len(self._patterns) >= _MAX_PATTERNS:
+            if len(self._spans) >= _MAX_PATTERNS:
                 return True
-            self._room -= len(flat)
-            span = self._patterns[key] = AffineSpan()
-        values = [*flat, *(-size for size in flat)]
-        known = self._extremes.get(kind) or [(value, index) for value in values]
-        pairs = zip(known, values, strict=True)
-        self._extremes[kind] = [one if one[0] <= value else (value, index) for one, value in pairs]
-        if not span.add([flat[head] for head in heads]):
+            self._room -= len(sizes)
+            span = self._spans[key] = AffineSpan()
+        values = [*sizes, *(-size for size in sizes)]
+        extremes = self._extremes.get(kind) or [(value, position) for value in values]
+        self._extremes[kind] = [
+            extreme if extreme[0] <= value else (value, position)
+            for extreme, value in zip(extremes, values, strict=True)
+        ]
+        if not span.add(list(first)):
             return False
-        self._room -= len(heads)
+        self._room -= len(first)
         return True
 
-    def _constants_of(self, placed: SortedCall) -> Hashable:
-        """Texts and floats, which tell kinds of calls apart as long as there are few of them."""
-        known = self._constants.setdefault(placed.key[:2], set())
-        if placed.key.constants in known:
-            return placed.key.constants
-        if len(known) >= _MAX_CONSTANTS:
-            return None
-        known.add(placed.key.constants)
-        return placed.key.constants
-
     def extremes(self) -> Iterable[int]:
-        """The places of calls with the smallest and the largest value of each size."""
-        for found in self._extremes.values():
-            yield from (index for _, index in found)
+        """The positions of calls with the smallest and the largest value of each size."""
+        for extremes in self._extremes.values():
+            yield from (position for _, position in extremes)
 
 
-def _pattern_of(flat: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
-    """Which sizes are equal, and which are 0 or 1; and one place for each of the others' values."""
-    first: dict[int, int] = {}
-    pattern = [
-        -1 - size if size in (0, 1) else first.setdefault(size, at) for at, size in enumerate(flat)
-    ]
-    return list(first.values()), tuple(pattern)
+class CallSizes:
+    """Evaluates conditions on the sizes of calls, which have the names that people use: symbols
+    (``sequence_length``), dimensions (``input_ids[1]``) and ints (``n``). An int that a call does
+    not pass has its default value.
 
+    Args:
+        tape: the tape with the calls.
+        expressions: the conditions.
 
-class _Sizes:
-    """Whether the sizes of a call meet all conditions. Calls of equal inputs in one file are looked
-    at once."""
+    Raises:
+        UsageError: an expression names a size that no call has.
+    """
 
-    def __init__(self, tape: Tape, texts: Sequence[str]) -> None:
-        self._expressions = [Expression(text) for text in texts]
-        self._calls = SizedCalls(tape)
-        self._calls.check(self._expressions)
-        self._known = Recent()
-
-    def meet(self, call: Call) -> bool:
-        def meets() -> bool:
-            sizes = self._calls.of(call)
-            return all(one.holds(sizes) for one in self._expressions)
-
-        return self._known.once((call.segment, call.segment.inputs_number(call.position)), meets)
-
-
-class SizedCalls:
-    """Tells the sizes of the calls of one tape by the names that people use: symbols
-    (``sequence_length``), dimensions (``input_ids[1]``) and ints (``n``). An int that a call leaves
-    to its default has that value. Reads no tensor bytes."""
-
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, expressions: Sequence[Expression]) -> None:
+        self._expressions = expressions
         self._variants = [variant.facts for variant in tape.whole.variants()]
         layouts = (facts.group.layout for facts in self._variants)
         self._sorter = CallSorter.of(tape).agreeing(layouts)
-        self._names = {id(facts): _names_in(facts) for facts in self._variants}
+        self._columns: dict[int, dict[str, Column]] = {}
+        for facts in self._variants:
+            ranks = [one.rank for one in facts.group.facts]
+            symbols = {symbol.name: symbol.columns[0] for symbol in facts.symbols}
+            columns = _columns_by_name(facts.rows.columns, facts.group.layout, ranks)
+            self._columns[id(facts)] = columns | symbols
         self._defaults = tape.signature.int_defaults
+        all_names: list[Iterable[str]] = [*self._columns.values(), self._defaults]
+        names = dict.fromkeys(chain.from_iterable(all_names))
+        for expression in expressions:
+            for spellings in expression.references:
+                if not any(name in names for name in spellings):
+                    raise UsageError(
+                        f"no call has a size named {spellings[0]}",
+                        advice=f"the sizes are: {_examples(names) or 'none'}",
+                    )
 
-    def check(self, expressions: Iterable[Expression]) -> None:
-        """Raises if an expression names what no call has.
+    def meet(self, call: Call) -> bool:
+        """Whether the sizes of a call meet all conditions.
 
         Raises:
-            UsageError: lists the names that there are.
+            TapeError: its record breaks the format.
         """
-        every: list[Iterable[str]] = [*self._names.values(), self._defaults]
-        known = dict.fromkeys(chain.from_iterable(every))
-        for expression in expressions:
-            for reference in expression.references:
-                if not any(name in known for name in reference):
-                    shown = (name for name in known if "[-" not in name)
-                    raise UsageError(
-                        f"no call has a size named {reference[0]}",
-                        advice=f"the sizes are: {_examples(shown) or 'none'}",
-                    )
+        sizes = self.of(call)
+        return all(one.holds(sizes) for one in self._expressions)
 
     def of(self, call: Call) -> dict[str, int]:
         """The sizes of a call.
@@ -252,41 +245,37 @@ class SizedCalls:
         placed = self._sorter.sorted(call.record.inputs)
         facts = next((one for one in self._variants if one.has(placed)), None)
         if facts is None:
-            names = _spelled(placed.row.columns, placed.layout, list(map(len, placed.row.shapes)))
+            ranks = list(map(len, placed.row.shapes))
+            columns = _columns_by_name(placed.row.columns, placed.layout, ranks)
         else:
-            names = self._names[id(facts)]
-        # Of an int that it left to its default, or passed as this, a layout has neither.
+            columns = self._columns[id(facts)]
+        # A layout has no ints that have their default value.
         passed = placed.layout.nodes
-        left = {name: value for name, value in self._defaults.items() if name not in passed}
-        return left | {name: value_in(placed.row, column) for name, column in names.items()}
+        defaults = {name: value for name, value in self._defaults.items() if name not in passed}
+        return defaults | {name: value_in(placed.row, column) for name, column in columns.items()}
 
 
-def _names_in(facts: VariantFacts) -> dict[str, Column]:
-    ranks = [one.rank for one in facts.group.facts]
-    symbols = {symbol.name: symbol.columns[0] for symbol in facts.symbols}
-    return _spelled(facts.rows.columns, facts.group.layout, ranks) | symbols
-
-
-def _spelled(
+def _columns_by_name(
     columns: Iterable[Column], layout: ArgumentLayout, ranks: Sequence[int]
 ) -> dict[str, Column]:
-    """Columns by their names, ``x[1]``, and by the same from the end: ``x[-1]``."""
-    found: dict[str, Column] = {}
+    """Columns as ``x[1]``, and counted from the end as ``x[-1]``."""
+    by_name: dict[str, Column] = {}
     for column in columns:
-        found[layout.column_name(column)] = column
+        by_name[layout.column_name(column)] = column
         if column.axis is not None:
             from_end = column.axis - ranks[column.index]
-            found[f"{layout.path(column)}[{from_end}]"] = column
-    return found
+            by_name[f"{layout.path(column)}[{from_end}]"] = column
+    return by_name
 
 
 def _examples(names: Iterable[str]) -> str:
-    """Names that can be typed as they are: one of those that differ in positions only."""
-    found: dict[str, list[str]] = {}
+    """Names to choose from; of those that differ only in positions, the first."""
+    similar: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(pattern_of(name), []).append(name)
-    shown = [
-        same[0] if len(same) == 1 else f"{same[0]} and {len(same) - 1} like it"
-        for same in found.values()
+        if "[-" not in name:
+            similar.setdefault(pattern_of(name), []).append(name)
+    examples = [
+        group[0] if len(group) == 1 else f"{group[0]} and {len(group) - 1} like it"
+        for group in similar.values()
     ]
-    return some_of(shown, _MOST_SHOWN)
+    return some_of(examples, _MAX_NAMED)

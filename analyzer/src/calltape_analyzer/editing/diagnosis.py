@@ -1,7 +1,7 @@
-"""Everything that is wrong or unwise about a tape, in words, with what to do.
+"""``diagnose``: everything that is wrong or unwise about a tape, with advice.
 
-Takes a tape. Its calls are walked over once, and counted by what they lack. Returns symptoms: of
-the files, of calls that are lost, of what the calls could not keep, and of what they leave open.
+One pass over the calls counts what they lack. Symptoms are about corrupted or missing files, lost
+calls, values that could not be stored, and sizes that were never recorded.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.editing.omission import shown_path
 from calltape_analyzer.errors import RepeatedCallsError, is_damage
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.classes import ClassIndex, is_never_made
+from calltape_analyzer.pytree.classes import is_never_made
 from calltape_analyzer.pytree.nodes import is_nested_node, nodes_with_paths
 from calltape_analyzer.pytree.placeholder import LEFT_OUT, UNKNOWN_CLASS
 from calltape_analyzer.reading.call import advice_on_outputs
@@ -36,7 +36,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.drop_reasons import UNKNOWN, DropReason, reason_text
 from calltape_schema.errors import TapeError
 from calltape_schema.recent import Recent
-from calltape_schema.records import CallRecord, Tree
+from calltape_schema.records import Tree
 from calltape_schema.remedies import Remedy
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, OpaqueNode, TensorNode
 
@@ -45,7 +45,6 @@ __all__ = ["Contents", "Diagnosis", "Symptom", "contents_of", "diagnose", "sympt
 _MAX_NAMED = 5
 _MAX_REASONS = 100
 _MAX_PLACES = 100
-_MAX_KNOWN = 4096
 _MAX_CLASSES = 1000
 
 
@@ -53,14 +52,14 @@ class Symptom(PlainData):
     """One thing that is wrong or unwise about a tape. ``str()`` of it is text for people.
 
     Attributes:
-        kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``continues``,
+        kind: a stable code: ``damage``, ``duplicates``, ``unsealed``, ``continues``,
             ``missing_files``, ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``,
             ``one_size``, ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``,
             ``values_missing``, ``unknown_classes``, ``classes_not_made``, ``classes_not_stored``,
             ``values_not_stored``, ``tensors_not_stored``.
         level: ``error`` if calls cannot be trusted or read, ``warning`` if results from the tape
             may be wrong or incomplete, ``note`` for other things that you should know.
-        text: what was found.
+        text: the problem.
         advice: what to do.
     """
 
@@ -98,26 +97,25 @@ class Diagnosis(PlainData):
 
 @dataclass
 class Contents:
-    """What is on a tape.
+    """What the calls of a tape have and lack.
 
     Attributes:
-        calls: how many calls are whole.
+        calls: how many calls are intact.
         raised: how many of them raised.
-        outputs_missing: per reason, how many calls lack outputs.
-        withheld: how many tensors have no value, because the policy said so.
-        unknown: the names of classes that this process does not have or does not allow.
-        unstored: per reason, where objects and values are not on the tape because the recorder
-            could not store them.
-        valueless: per reason, where tensors have no value for another reason than the policy.
+        outputs_missing: how many calls lack outputs, by reason.
+        omitted_tensors: how many tensors have no value because the policy omits it.
+        unknown_classes: the classes that this process does not know or does not allow.
+        missing_objects: places of objects and values that the recorder could not store, by reason.
+        missing_tensors: places of tensors whose values it could not store, by reason.
     """
 
     calls: int = 0
     raised: int = 0
     outputs_missing: Counter[str] = field(default_factory=Counter)
-    withheld: int = 0
-    unknown: set[str] = field(default_factory=set)
-    unstored: dict[str, dict[str, None]] = field(default_factory=dict)
-    valueless: dict[str, dict[str, None]] = field(default_factory=dict)
+    omitted_tensors: int = 0
+    unknown_classes: set[str] = field(default_factory=set)
+    missing_objects: dict[str, dict[str, None]] = field(default_factory=dict)
+    missing_tensors: dict[str, dict[str, None]] = field(default_factory=dict)
 
 
 @bounded()
@@ -129,34 +127,34 @@ def diagnose(tape: Tape) -> Diagnosis:
         UsageError: this is not a tape.
     """
     check_tape(tape, "diagnose")
-    found = contents_of(tape)
-    return Diagnosis(calls=found.calls, symptoms=tuple(symptoms_of(tape, found)))
+    contents = contents_of(tape)
+    return Diagnosis(calls=contents.calls, symptoms=tuple(symptoms_of(tape, contents)))
 
 
-def symptoms_of(tape: Tape, found: Contents | None) -> list[Symptom]:
+def symptoms_of(tape: Tape, contents: Contents | None) -> list[Symptom]:
     """What is wrong or unwise, the most serious first.
 
     Args:
         tape: the tape.
-        found: its contents; None if only its files are to be looked at.
+        contents: its contents; None to look only at its files.
     """
     symptoms = [*_of_files(tape), *_of_lost_calls(tape)]
-    if found is not None:
-        symptoms += _of_contents(found)
-        if found.calls:
-            symptoms += [*_of_unstored(found), *_of_evidence(tape)]
+    if contents is not None:
+        symptoms += _of_contents(contents)
+        if contents.calls:
+            symptoms += [*_of_missing_values(contents), *_of_evidence(tape)]
     return sorted(symptoms, key=lambda one: ("error", "warning", "note").index(one.level))
 
 
 def contents_of(tape: Tape, *, check: bool = True) -> Contents:
-    """Walks over the calls of a tape.
+    """Reads the calls of a tape, without corrupted ones.
 
     Args:
         tape: the tape.
-        check: whether each tensor is compared with its checksum.
+        check: whether to compare each tensor with its checksum.
     """
-    found = Contents()
-    looked = Recent(_MAX_KNOWN, cost=1)
+    contents = Contents()
+    visited = Recent()
     for call in tape.calls:
         try:
             if check:
@@ -165,52 +163,47 @@ def contents_of(tape: Tape, *, check: bool = True) -> Contents:
         except TapeError as error:
             if not is_damage(error):
                 raise
-            continue  # it stands in the tape's damage
-        _count(found, record)
+            continue  # the tape's damage lists it
+        contents.calls += 1
+        contents.raised += record.error is not None
+        if record.outputs_missing is not None or (record.outputs is None and record.error is None):
+            reason, reasons = (
+                record.outputs_missing or "no reason is given",
+                contents.outputs_missing,
+            )
+            if reason in reasons or len(reasons) < _MAX_REASONS:
+                reasons[reason] += 1
         for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
             if tree is None:
                 continue
-            found.withheld += sum(leaf.missing == "policy" for leaf in tree.facts())
+            contents.omitted_tensors += sum(leaf.missing == "policy" for leaf in tree.facts())
             key = (tree.structure, tree.leaves, root, record.tape)
-            looked.once(key, partial(_look, found, tree, root, tape))
-    return found
+            size = len(tree.structure) + len(tree.leaves)
+            visited.once(key, partial(_add_missing, contents, tree, root, tape), size)
+    return contents
 
 
-def _count(found: Contents, record: CallRecord) -> None:
-    found.calls += 1
-    if record.error is not None:
-        found.raised += 1
-    if record.outputs_missing is not None or (record.outputs is None and record.error is None):
-        reason = record.outputs_missing or "no reason is given"
-        if reason in found.outputs_missing or len(found.outputs_missing) < _MAX_REASONS:
-            found.outputs_missing[reason] += 1
-
-
-def _look(found: Contents, tree: Tree, root: str, tape: Tape) -> None:
-    """Notes classes that are unknown here, and what the recorder could not store."""
+def _add_missing(contents: Contents, tree: Tree, root: str, tape: Tape) -> None:
+    """Adds unknown classes, and the values that the recorder could not store."""
     facts = tree.facts()
     for path, node in nodes_with_paths(tree.spec().root, root):
         if isinstance(node, FieldsNode | CustomNode | EnumNode):
-            if len(found.unknown) < _MAX_CLASSES and not _is_known(node, tape.class_index):
-                found.unknown.add(node.type)
+            is_known = tape.class_index.get(node.type) is not None or is_nested_node(node)
+            if not is_known and len(contents.unknown_classes) < _MAX_CLASSES:
+                contents.unknown_classes.add(node.type)
             continue
-        # A place is told by the name of its parameter.
-        *_, name = names_of_path(path, tape.signature)
+        name = shown_path(path, tape.signature)
         if isinstance(node, OpaqueNode) and node.reason != "policy":
-            _note_place(found.unstored, node.reason, f"{name} ({node.type})")
+            _add_place(contents.missing_objects, node.reason, f"{name} ({node.type})")
         elif isinstance(node, TensorNode):
             reason = facts[node.leaf].missing
             if reason is not None and reason != "policy":
-                _note_place(found.valueless, reason, name)
+                _add_place(contents.missing_tensors, reason, name)
 
 
-def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
-    return classes.get(node.type) is not None or is_nested_node(node)
-
-
-def _note_place(found: dict[str, dict[str, None]], reason: str, place: str) -> None:
-    if reason in found or len(found) < _MAX_REASONS:
-        places = found.setdefault(reason, {})
+def _add_place(places_by_reason: dict[str, dict[str, None]], reason: str, place: str) -> None:
+    if reason in places_by_reason or len(places_by_reason) < _MAX_REASONS:
+        places = places_by_reason.setdefault(reason, {})
         if len(places) < _MAX_PLACES:
             places[place] = None
 
@@ -225,7 +218,6 @@ _error, _warning, _note = (partial(_symptom, level) for level in ("error", "warn
 
 
 def _of_files(tape: Tape) -> Iterator[Symptom]:
-    """What is wrong with the files."""
     repeated = sum(segment.left_out for segment in tape.segments)
     copies = [error for error in tape.damage if isinstance(error, RepeatedCallsError)]
     others = [error for error in tape.damage if not isinstance(error, RepeatedCallsError)]
@@ -259,8 +251,8 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
             f"each file is sealed, but {GOES_ON}",
             "close the recorder, or also open the later files",
         )
-    for recording, numbers_ in tape.missing_files.items():
-        shown = some_of([str(number) for number in numbers_], _MAX_NAMED)
+    for recording, file_numbers in tape.missing_files.items():
+        shown = some_of([str(number) for number in file_numbers], _MAX_NAMED)
         yield _warning(
             "missing_files",
             f"the files numbered {shown} of recording {recording.hex()[:8]} are missing",
@@ -273,12 +265,12 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     unknown = {k: lost.pop(k) for k in list(lost) if k in UNKNOWN}
     damaged = {k: lost.pop(k) for k in list(lost) if k == DropReason.DAMAGED}
     later = {k: lost.pop(k) for k in list(lost) if k == DropReason.LATER}
-    should = "of the traffic were lost"
+    were_lost = "of the traffic were lost"
     again = "copy the original tape again from its source"
     for reasons, what, advice in (
-        (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
-        (damaged, should, f"the calls were unreadable when this tape was made; {again}"),
-        (later, should, "upgrade calltape-analyzer, then make this tape again"),
+        (lost, were_lost, "give the recorder a larger queue or disk; docs/production.md says how"),
+        (damaged, were_lost, f"the calls were unreadable when this tape was made; {again}"),
+        (later, were_lost, "upgrade calltape-analyzer, then make this tape again"),
         (unknown, "missing for an unknown reason",
          "also open the files that have them, if you have these files"),
     ):  # fmt: skip
@@ -303,40 +295,41 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
         )
 
 
-def _of_contents(found: Contents) -> Iterator[Symptom]:
-    """What calls do not show, or lack because nobody wanted it."""
-    if not found.calls:
+def _of_contents(contents: Contents) -> Iterator[Symptom]:
+    """What is missing because it never happened, or was not wanted."""
+    if not contents.calls:
         yield _warning(
             "empty",
             "there are no calls",
             "check that the recorder is attached to the object that the application calls",
         )
         return
-    if found.raised == found.calls:
+    if contents.raised == contents.calls:
         yield _warning(
             "all_raised",
             "every call raised",
             "record calls that succeed; these only show what the model rejects",
         )
-    if found.outputs_missing:
-        calls = counted(sum(found.outputs_missing.values()), "call")
+    if contents.outputs_missing:
+        calls = counted(sum(contents.outputs_missing.values()), "call")
         yield _note(
             "outputs_missing",
-            f"{calls} without some or all outputs ({_shown(found.outputs_missing)})",
-            advice_on_outputs(found.outputs_missing),
+            f"{calls} without some or all outputs ({_shown(contents.outputs_missing)})",
+            advice_on_outputs(contents.outputs_missing),
         )
-    if found.withheld:
+    if contents.omitted_tensors:
+        tensors = counted(contents.omitted_tensors, "tensor")
         yield _note(
             "values_missing",
-            f"{counted(found.withheld, 'tensor')} without values, as the recorder was asked to",
+            f"{tensors} without values, as the recorder was asked to",
             "a replay uses synthetic values for them, and compares no values; record the values "
             "too to compare them",
         )
-    never = {name for name in found.unknown if is_never_made(name)}
-    if found.unknown - never:
+    never_rebuilt = {name for name in contents.unknown_classes if is_never_made(name)}
+    if unknown := contents.unknown_classes - never_rebuilt:
         yield _note(
             "unknown_classes",
-            f"classes that are unknown here: {listed(sorted(found.unknown - never))}",
+            f"classes that are unknown here: {listed(sorted(unknown))}",
             Remedy(
                 "pass open_tape(path, classes=[...]), or import transformers for its own",
                 "variants, export, replay and minimise take --classes MODULE:CLASS",
@@ -345,41 +338,41 @@ def _of_contents(found: Contents) -> Iterator[Symptom]:
                 "placeholders stand for their objects"
             ),
         )
-    if never:
+    if never_rebuilt:
         yield _note(
             "classes_not_made",
-            f"classes that are never rebuilt: {listed(sorted(never))}",
+            f"classes that are never rebuilt: {listed(sorted(never_rebuilt))}",
             "placeholders stand for their objects; pass the content of the object to the model in "
             "a dict or a class of your own, and record again",
         )
 
 
-_STAND_IN = (
+_PLACEHOLDER = (
     "a placeholder stands for each: replay cannot compare it, and fails if the model reads it"
 )
 
 
-def _of_unstored(found: Contents) -> Iterator[Symptom]:
-    """What calls passed or gave, and the recorder could not store: objects of unknown classes, long
-    texts, sparse tensors."""
-    others = dict(found.unstored)
+def _of_missing_values(contents: Contents) -> Iterator[Symptom]:
+    """Values that the recorder could not store, such as objects of unknown classes, long texts and
+    sparse tensors."""
+    others = dict(contents.missing_objects)
     classes = others.pop(UNKNOWN_CLASS, None)
     if classes:
         yield _warning(
             "classes_not_stored",
             "objects of unknown classes were not stored: " + _shown(classes),
-            f"{_STAND_IN}; register the class with torch.utils._pytree.register_pytree_node "
+            f"{_PLACEHOLDER}; register the class with torch.utils._pytree.register_pytree_node "
             "(docs/classes.md), or pass the tensors of the object to the model, and record again",
         )
     if others:
         yield _warning(
             "values_not_stored",
             f"values that a tape cannot hold were not stored: {_by_reason(others)}",
-            f"{_STAND_IN}; pass something shorter or simpler and record again; an argument that "
+            f"{_PLACEHOLDER}; pass something shorter or simpler and record again; an argument that "
             f"the model does without can be left out with {LEFT_OUT}",
         )
-    sparse = {k: v for k, v in found.valueless.items() if "sparse" in k}
-    rest = {k: v for k, v in found.valueless.items() if k not in sparse}
+    sparse = {k: v for k, v in contents.missing_tensors.items() if "sparse" in k}
+    rest = {k: v for k, v in contents.missing_tensors.items() if k not in sparse}
     for tensors, what, to_do in (
         (sparse, "sparse", "(x.to_dense()), or with the indices and the values of the sparse one,"),
         (rest, "some", "of a plain dtype in memory,"),
@@ -393,9 +386,9 @@ def _of_unstored(found: Contents) -> Iterator[Symptom]:
             )
 
 
-def _by_reason(found: Mapping[str, Iterable[str]]) -> str:
-    """The places of each reason: ``layout sparse_coo: adjacency; ...``."""
-    parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in found.items()]
+def _by_reason(missing: Mapping[str, Iterable[str]]) -> str:
+    """``layout sparse_coo: adjacency; ...``."""
+    parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in missing.items()]
     return some_of(parts, _MAX_NAMED, "; ")
 
 
@@ -404,32 +397,38 @@ def _shown(words: Iterable[str]) -> str:
 
 
 def _of_evidence(tape: Tape) -> Iterator[Symptom]:
-    """What to record besides, so that dynamic shapes are sure. Reads no tensor bytes."""
+    """What else to record for reliable dynamic shapes. Reads no tensor bytes."""
     variants = [variant.facts for variant in tape.variants()]
-    alone = [facts for facts in variants if facts.calls == 1]
-    if alone:
+    one_call = [facts for facts in variants if facts.calls == 1]
+    if one_call:
         yield _warning(
             "one_call",
-            f"one call is all the evidence for {_named(alone)}",
+            f"one call is all the evidence for {_named(one_call)}",
             "record more calls like these, of other sizes",
         )
-    same = [facts for facts in variants if facts.calls > 1 and _has_one_size(facts)]
-    if same:
+    one_size = [
+        facts
+        for facts in variants
+        if facts.calls > 1
+        and len(facts.all_rows) == 1
+        and any(not column.is_int for column in facts.all_rows.columns)
+    ]
+    if one_size:
         yield _warning(
             "one_size",
-            f"all calls have the same sizes in {_named(same)}",
+            f"all calls have the same sizes in {_named(one_size)}",
             "record calls of other sizes; otherwise, every dimension counts as constant",
         )
-    places = _always_one(variants)
-    if places:
+    batch_one = _batches_of_one(variants)
+    if batch_one:
         yield _warning(
             "batch_one",
-            f"the batch was 1 in every call: {listed(places, _MAX_NAMED)}",
+            f"the batch was 1 in every call: {listed(batch_one, _MAX_NAMED)}",
             Remedy(", or declare the dimension with set_batch_dimension_for=True", "").after(
                 "record a batch of 2 or more"
             ),
         )
-    layouts = _several_layouts(tape)
+    layouts = _tensors_with_layouts(tape)
     if layouts:
         yield _note(
             "layouts",
@@ -444,32 +443,27 @@ def _named(variants: list[VariantFacts]) -> str:
     return f"{counted(len(variants), 'variant')}: {names}"
 
 
-def _has_one_size(facts: VariantFacts) -> bool:
-    has_dimensions = any(not column.is_int for column in facts.all_rows.columns)
-    return has_dimensions and len(facts.all_rows) == 1
-
-
-def _always_one(variants: list[VariantFacts]) -> list[str]:
-    """The first dimensions of all tensors, if each is 1 in all calls. One that is not shows that a
-    batch of other sizes was recorded, or that first dimensions are no batch."""
-    found: dict[str, None] = {}
+def _batches_of_one(variants: list[VariantFacts]) -> list[str]:
+    """The first dimensions of all tensors, if all are 1 in every call; otherwise empty, because
+    other batches were recorded, or first dimensions are no batches."""
+    names: dict[str, None] = {}
     for facts in variants:
         first: list[Column] = [one for one in facts.all_rows.columns if one.axis == 0]
         for column in first:
             if facts.all_rows.distinct(column) == {1}:
-                found[printable(facts.group.layout.column_name(column))] = None
+                names[printable(facts.group.layout.column_name(column))] = None
             elif facts.group.facts[column.index].rank > 1:
                 return []
-    return list(found)
+    return list(names)
 
 
-def _several_layouts(tape: Tape) -> list[str]:
-    """The tensors that have several layouts in the calls of one variant, each with these."""
-    found: list[str] = []
+def _tensors_with_layouts(tape: Tape) -> list[str]:
+    """The tensors that have several layouts in memory within one variant, with their layouts."""
+    texts: list[str] = []
     variants = tape.variants()
     for variant in variants:
         several = (one for one in variant.findings.tensors if len(one.layouts) > 1)
         words = ((f"{one.argument}{one.path}", layouts_in_words(one.layouts)) for one in several)
         where = f" in {variant.name}" if len(variants) > 1 else ""
-        found += (printable(f"{name}{where}: {layouts}") for name, layouts in merge_alike(words))
-    return found
+        texts += (printable(f"{name}{where}: {layouts}") for name, layouts in merge_alike(words))
+    return texts

@@ -1,8 +1,5 @@
-"""The tapes that one makes of others: some of the calls, all calls of several files, what is sound.
-
-Takes an open tape and what is wanted of it; returns a new, sealed tape and a report. All is read,
-changed and written by one loop (``rewriting.py``).
-"""
+"""``filter_tape``, ``merge_tapes`` and ``recover_tape``, which write calls of an open tape to a new
+one (``rewriting.py``)."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.choice import Choice, chosen
+from calltape_analyzer.editing.choice import Choice, select_calls
 from calltape_analyzer.editing.omission import Omission
-from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import Change, EditReport, Rewriting, rewrite
 from calltape_analyzer.errors import RepeatedCallsError, UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.reading.recordings import recordings_of
@@ -35,14 +32,15 @@ def filter_tape(
     overwrite: bool = False,
     **choice: Any,
 ) -> EditReport:
-    """Writes some calls of a tape to a new, sealed tape, and leaves the original as it is.
+    """Writes some calls of a tape to a new, sealed tape. The original does not change.
 
-    ``tape.only(calls=..., variant=...)`` selects calls by number, recording and variant, or those
-    that a program selects: ``calls=[call for call in tape.calls if (call.duration or 0) > 0.5]``.
+    To select calls by number, recording or variant, or with your own code, pass
+    ``tape.only(calls=[call for call in tape.calls if (call.duration or 0) > 0.5])``.
+
     If the tape has one recording, its calls keep their numbers and its id; calls of several
     recordings get new ones, which the history of the new tape explains. The end of the new tape
-    counts the calls that were left out. It counts inputs of calls that are on no tape only if no
-    call was left out.
+    counts the calls that were left out. Counted inputs of calls that were not kept are copied only
+    if no call is left out.
 
     Args:
         tape: the tape, or a part of one.
@@ -59,45 +57,41 @@ def filter_tape(
         TapeError: ``exists``, ``io``, ``limit``.
     """
     check_tape(tape, "filter_tape")
-    asked = _choice_of(choice)
-    patterns = [drop] if isinstance(drop, str) else list(drop)
-    options: dict[str, Any] = {**tape.selected, **asked.options}
-    omission = None
-    if patterns:
-        options["drop"] = patterns
-        omission = Omission(patterns, tape.signature)
-    places = chosen(tape, asked)
-    how = Rewriting("filter", options, change=omission, keeps_counters=not patterns)
-    calls = (tape.calls[place] for place in places)
-    report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
-    differ = _other_signatures(tape)
-    if differ is not None:
-        report = report.noting(f"{differ}: the new tape has the first one")
-    if omission is None or not omission.unmatched:
-        return report
-    return report.noting(f"no value has a path like {some_of(omission.unmatched, _MAX_NAMED)}")
-
-
-def _other_signatures(tape: Tape) -> str | None:
-    """Says that two files have different signatures; None if none has another one."""
-    known = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
-    for path, target in known[1:]:
-        if target.signature != known[0][1].signature:
-            names = os.path.basename(known[0][0]), os.path.basename(path)
-            return f"the recorded signatures differ: {names[0]} and {names[1]}"
-    return None
-
-
-def _choice_of(given: dict[str, Any]) -> Choice:
-    unknown = given.keys() - Choice.model_fields.keys()
+    unknown = choice.keys() - Choice.model_fields.keys()
     if unknown:
         advice = f"calls are chosen by {', '.join(Choice.model_fields)}"
         raise UsageError(f"calls are not chosen by {', '.join(sorted(unknown))}", advice=advice)
     try:
-        return Choice(**given)
+        conditions = Choice(**choice)
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UsageError("; ".join(problems)) from None
+    patterns = [drop] if isinstance(drop, str) else list(drop)
+    options: dict[str, Any] = {**tape.selected, **conditions.options}
+    if patterns:
+        options["drop"] = patterns
+    omission = Omission(patterns, tape.signature)
+    positions = select_calls(tape, conditions)
+    change = omission if patterns else Change()
+    how = Rewriting("filter", options, change=change, keeps_counters=not patterns)
+    calls = (tape.calls[position] for position in positions)
+    report = rewrite(tape, path, calls, len(positions), how, overwrite=overwrite)
+    differ = _different_signatures(tape)
+    if differ is not None:
+        report = report.noting(f"{differ}: the new tape has the first one")
+    if not omission.unmatched:
+        return report
+    return report.noting(f"no value has a path like {some_of(omission.unmatched, _MAX_NAMED)}")
+
+
+def _different_signatures(tape: Tape) -> str | None:
+    """Names two files with different signatures; None if all are equal."""
+    targets = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
+    for path, target in targets[1:]:
+        if target.signature != targets[0][1].signature:
+            names = os.path.basename(targets[0][0]), os.path.basename(path)
+            return f"the recorded signatures differ: {names[0]} and {names[1]}"
+    return None
 
 
 @bounded()
@@ -106,9 +100,9 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
 
     A call that is in several files is written once, from a file in which it is intact.
 
-    Files of one recording keep its id and their numbers. Several recordings get a new id, and the
-    numbers of each follow those of the one before; the history says which numbers belong to which.
-    Counted inputs add up.
+    Calls of one recording keep its id and their numbers. Several recordings get a new id, and the
+    numbers of each recording follow those of the one before; the history maps them. Counted inputs
+    are added up.
 
     Args:
         tape: what ``open_tape`` returned for several paths.
@@ -121,10 +115,10 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
             together.
     """
     check_tape(tape, "merge_tapes")
-    differ = _other_signatures(tape)
+    differ = _different_signatures(tape)
     if differ is not None:
         raise UsageError(differ, advice="merge tapes of one version of the model")
-    how = Rewriting("merge", {}, spares=True)
+    how = Rewriting("merge", {}, use_copies=True)
     report = rewrite(
         tape, path, tape.calls.including_unsound(), len(tape.calls), how, overwrite=overwrite
     )
@@ -156,12 +150,12 @@ def recover_tape(
         TapeError: ``exists``, ``io``, ``limit``.
     """
     check_tape(tape, "recover_tape")
-    was_sealed = tape.sealed
-    how = Rewriting("recover", {}, thorough=True, spares=True)
+    is_sealed = tape.sealed
+    how = Rewriting("recover", {}, validate=True, use_copies=True)
     report = rewrite(
         tape, path, tape.calls.including_unsound(), len(tape.calls), how, overwrite=overwrite
     )
-    if not was_sealed:
+    if not is_sealed:
         return report.noting(
             "the tape had no end: whether calls followed the last one on it is not known"
         )

@@ -1,19 +1,20 @@
-"""Calls without some of their values.
+"""Omitting values from recorded calls, as ``filter --drop`` does.
 
-Takes a record and patterns of paths; returns the record as a recorder would have written it that
-was asked not to keep the values at these paths: tensors keep their shapes, texts their lengths.
+The result is what a recorder with ``values={path: "none"}`` would have written: tensors keep their
+shapes, and texts their lengths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from calltape_analyzer.editing.rewriting import Change
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.pytree.nodes import PlacedNode, ReferencedOnly, placed_nodes, with_children
+from calltape_analyzer.pytree.nodes import ReferencedOnly, placed_nodes, with_children
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.privacy import FEWEST_RANGED, is_exact, matches_whole
@@ -32,20 +33,23 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
-    "Omission", "leaf_document", "left_of", "names_of_path", "opaque", "without_value",
+    "Omission", "leaf_document", "names_of_path", "omitted_node", "omitted_scalar", "shown_path",
+    "without_value",
 ]  # fmt: skip
 
-_MAX_KNOWN = 4096
 _CHUNK = 4096  # elements
 
 
-class Omission:
-    """Takes values out of the calls of one tape.
+class Omission(Change):
+    """Omits values from the calls of one tape.
 
     Args:
-        patterns: of paths, in the language of the recorder's ``values=``: ``mask``,
-            ``past_key_values.*``, ``outputs.*``. A pattern without wildcards takes numbers too.
+        patterns: path patterns as in the recorder's ``values=``: ``mask``, ``past_key_values.*``,
+            ``outputs.*``. A pattern without wildcards omits numbers too.
         signature: names the positional arguments.
+
+    Raises:
+        UsageError: a pattern is empty.
     """
 
     def __init__(self, patterns: Sequence[str], signature: Signature) -> None:
@@ -54,20 +58,15 @@ class Omission:
         self._patterns = tuple(patterns)
         self._signature = signature
         self._matched: set[str] = set()
-        self._plans = Recent(_MAX_KNOWN, cost=1)
+        self._omitted = Recent()  # by structure and side
         self._referenced = ReferencedOnly()
 
     @property
     def unmatched(self) -> list[str]:
-        """The patterns that named nothing so far."""
+        """The patterns that have matched no path so far."""
         return [pattern for pattern in self._patterns if pattern not in self._matched]
 
-    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
-        """The record of a call without these values, and the bytes that its leaves still have.
-
-        Raises:
-            TapeError: the call is damaged.
-        """
+    def call(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
         record = call.record
         changes: dict[str, Any] = {}
         values: dict[str, Any] = {}
@@ -77,34 +76,38 @@ class Omission:
         for side, tree in sides:
             if tree is None:
                 continue
-            spec, root = tree.spec(), "" if side == "inputs" else side
-            plan = self._plans.once((tree.structure, side), partial(self._plan, spec, root))
-            made = _applied(tree, plan, partial(_has_many, call, side))
-            kept = {leaf.key for leaf in made.facts()} - values.keys()
-            for place, leaf in enumerate(tree.facts()):
-                if leaf.key is not None and leaf.key in kept:
-                    values[leaf.key] = call.stored(side, place)
-            changes[side] = self._referenced.tree(made)
+            make = partial(self._omitted_from, tree.spec(), "" if side == "inputs" else side)
+            omitted = self._omitted.once((tree.structure, side), make, len(tree.structure))
+            changed = _without(tree, omitted, call, side)
+            stored = {leaf.key for leaf in changed.facts()} - values.keys()
+            for number, leaf in enumerate(tree.facts()):
+                if leaf.key is not None and leaf.key in stored:
+                    values[leaf.key] = call.stored(side, number)
+            changes[side] = self._referenced.tree(changed)
         return record.model_copy(update=changes), values
 
-    def _plan(self, spec: Structure, side: str) -> _Plan:
-        """What is taken from all trees of one structure."""
+    def _omitted_from(self, spec: Structure, side: str) -> _Omitted:
         leaves, scalars = set[int](), dict[int, str]()
         for placed in placed_nodes(spec.root, side, self._signature.positional):
             node, names = placed.node, list(names_of_path(placed.path, self._signature))
-            matching = [one for one in self._patterns if matches_whole(one, names)]
+            matching = [pattern for pattern in self._patterns if matches_whole(pattern, names)]
             self._matched.update(matching)
-            is_taken = any(map(is_exact, matching)) or (matching and _is_data(placed, side))
             if isinstance(node, TensorNode) and matching:
                 leaves.add(node.leaf)
-            elif isinstance(node, ScalarNode) and is_taken:
-                scalars[node.scalar] = node.kind
-        return _Plan(spec, leaves, scalars)
+            elif isinstance(node, ScalarNode) and matching:
+                # The recorder's rule: a pattern with wildcards omits only data, which is a text, a
+                # number that is returned, or one of many in a list.
+                is_data = node.kind in ("str", "bytes") or (
+                    not placed.in_cache and (placed.in_list or side != "")
+                )
+                if is_data or any(map(is_exact, matching)):
+                    scalars[node.scalar] = node.kind
+        return _Omitted(spec, leaves, scalars)
 
 
 def names_of_path(path: str, signature: Signature) -> Iterator[str]:
-    """A path, and its other names, as the recorder's ``values=`` takes them. The last is the one
-    that is shown: ``args.0.x`` is also ``input_ids.x``, and ``kwargs.bias`` is also ``bias``."""
+    """All names of a path that the recorder's ``values=`` accepts: ``args.0.x`` is also
+    ``input_ids.x``, and ``kwargs.bias`` is also ``bias``."""
     yield path
     side, _, rest = path.partition(".")
     first, dot, below = rest.partition(".")
@@ -117,13 +120,18 @@ def names_of_path(path: str, signature: Signature) -> Iterator[str]:
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"
 
 
-class _Plan(NamedTuple):
-    """What is taken from all trees of one structure.
+def shown_path(path: str, signature: Signature) -> str:
+    """A path for people, which begins with the name of the parameter."""
+    return list(names_of_path(path, signature))[-1]
+
+
+class _Omitted(NamedTuple):
+    """What to omit from all trees of one structure.
 
     Attributes:
         spec: the structure.
-        leaves: the tensors that lose their values.
-        scalars: the kinds of the scalars that are taken.
+        leaves: numbers of the tensors.
+        scalars: numbers and kinds of the scalars.
     """
 
     spec: Structure
@@ -131,65 +139,55 @@ class _Plan(NamedTuple):
     scalars: dict[int, str]
 
 
-def _applied(tree: Tree, plan: _Plan, has_many: Callable[[int], bool]) -> Tree:
-    """The tree without them. ``has_many`` tells whether a leaf of integers has so many that its
-    range says little of each."""
+def _without(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
     changes: dict[str, Any] = {}
-    if plan.scalars:
-        spec = plan.spec
-        plain = _without(spec.root, plan.scalars).model_dump(exclude_none=True)
-        document = document_like(spec, plain, spec.leaves, spec.scalars)
+    spec, scalars = omitted.spec, omitted.scalars
+
+    def without_scalars(node: Node) -> Node:
+        if isinstance(node, ScalarNode):
+            return omitted_node(node) if node.scalar in scalars else node
+        return with_children(node, without_scalars)
+
+    if scalars:
+        root = without_scalars(spec.root).model_dump(exclude_none=True)
+        document = document_like(spec, root, spec.leaves, spec.scalars)
         changes["structure"] = encode_structure(document)
         changes["scalars"] = tuple(
-            left_of(plan.scalars[i], value) if i in plan.scalars else value
+            omitted_scalar(scalars[i], value) if i in scalars else value
             for i, value in enumerate(tree.scalars)
         )
-    if plan.leaves:
+    if omitted.leaves:
         facts = tree.facts()
         changes["leaves"] = encode_leaves(
             [
-                without_value(leaf) if i in plan.leaves else leaf_document(leaf)
+                without_value(leaf) if i in omitted.leaves else leaf_document(leaf)
                 for i, leaf in enumerate(facts)
             ]
         )
         changes["ranges"] = tuple(
             one
             for one in tree.ranges
-            if one.leaf not in plan.leaves
-            or (_may_stay(one, facts[one.leaf]) and has_many(one.leaf))
+            if one.leaf not in omitted.leaves
+            or not _reveals_elements(one, facts[one.leaf], call, side)
         )
     return tree.model_copy(update=changes)
 
 
-def _without(node: Node, scalars: Container[int]) -> Node:
-    if isinstance(node, ScalarNode):
-        return opaque(node) if node.scalar in scalars else node
-    return with_children(node, lambda child: _without(child, scalars))
-
-
-def _is_data(placed: PlacedNode, side: str) -> bool:
-    """Whether a scalar is data by the recorder's rule: a text, or a number that is returned, or one
-    of many."""
-    if isinstance(placed.node, ScalarNode) and placed.node.kind in ("str", "bytes"):
-        return True
-    return not placed.in_cache and (placed.in_list or side != "")
-
-
-def opaque(node: ScalarNode) -> OpaqueNode:
-    """What stands for a scalar that was not wanted."""
+def omitted_node(node: ScalarNode) -> OpaqueNode:
+    """The node that replaces the node of an omitted scalar."""
     length = node.scalar if node.kind in ("str", "bytes") else None
     name = node.type or f"builtins:{node.kind}"
     return OpaqueNode(kind="opaque", type=name, reason="policy", of=node.kind, length=length)
 
 
-def left_of(kind: str, value: Any) -> Any:
-    """What stays of a scalar: the length of a text, nothing of a number."""
+def omitted_scalar(kind: str, value: Any) -> int:
+    """The scalar that replaces an omitted one: the length of a text, 0 for a number."""
     return len(value) if kind in ("str", "bytes") else 0
 
 
 def without_value(leaf: Leaf) -> dict[str, Any]:
-    """The facts of a tensor whose bytes are left out, as they are encoded. A quantizer is left out
-    too: scale and zero point follow from the elements."""
+    """The encoded facts of a tensor without its bytes, and without its quantizer, because scale and
+    zero point follow from the elements."""
     document = leaf_document(leaf)
     document.pop("quantizer", None)
     if document.pop("key", None) is not None:
@@ -198,30 +196,27 @@ def without_value(leaf: Leaf) -> dict[str, Any]:
 
 
 def leaf_document(leaf: Leaf) -> dict[str, Any]:
-    """The facts of a tensor as they are encoded."""
+    """The encoded facts of a tensor."""
     return leaf.model_dump(exclude_none=True, exclude_defaults=True)
 
 
-def _may_stay(one: Range, leaf: Leaf) -> bool:
-    """Whether a range may say little of each element."""
+def _reveals_elements(span: Range, leaf: Leaf, call: Call, side: Side) -> bool:
+    """Whether the range of a tensor reveals single elements. It does not if all of them are 0 or 1,
+    or if there are many different ones."""
     if math.prod(leaf.shape) < FEWEST_RANGED:
-        return False
-    return (one.min >= 0 and one.max <= 1) or one.max - one.min >= FEWEST_RANGED - 1
-
-
-def _has_many(call: Call, side: Side, leaf: int) -> bool:
-    """Whether it has only zeros and ones, or so many different integers that its range says little
-    of each. Of values that are not on the tape, the recorder knew."""
-    data = call.stored(side, leaf)
-    tree = call.record.inputs if side == "inputs" else call.record.outputs
-    if data is None or tree is None:
         return True
-    form = INTEGER_FORMATS.get(tree.facts()[leaf].dtype)
-    if form is None:  # a stranger's tape says that it has a range
+    is_mask = span.min >= 0 and span.max <= 1
+    if not is_mask and span.max - span.min < FEWEST_RANGED - 1:
+        return True
+    data = call.stored(side, span.leaf)
+    if data is None:  # the recorder saw the values, and decided to write the range
         return False
-    elements, found = memoryview(data).cast(form), set[int]()
+    integer_format = INTEGER_FORMATS.get(leaf.dtype)
+    if integer_format is None:  # a range that no recorder writes
+        return True
+    elements, distinct = memoryview(data).cast(integer_format), set[int]()
     for begin in range(0, len(elements), _CHUNK):
-        found.update(elements[begin : begin + _CHUNK])
-        if len(found) >= FEWEST_RANGED:
-            return True
-    return found <= {0, 1}
+        distinct.update(elements[begin : begin + _CHUNK])
+        if len(distinct) >= FEWEST_RANGED:
+            return False
+    return not distinct <= {0, 1}

@@ -1,7 +1,8 @@
-"""Calls of open tapes, written to a new one: what every way of making a tape shares.
+"""Writing calls of open tapes to a new, sealed tape: the loop behind filter, merge, recover and
+redact.
 
-Takes the calls that are wanted. They are copied one by one, with the numbers that they get, and
-without the values that are not wanted. Returns a sealed tape and a report.
+Calls are copied one by one and renumbered. A :class:`Change` can rewrite each call and whatever
+else the tape says.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,11 +25,10 @@ from calltape_analyzer.reading.urls import displayed_url
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.lineage import (
-    Numbering,
-    calls_in,
     closing_time,
+    count_intact,
     coverage_for,
-    derived,
+    derived_manifest,
     numbering_of,
     unkept_of,
 )
@@ -40,7 +40,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
 
-__all__ = ["Change", "EditReport", "Revision", "Rewriting", "rewrite"]
+__all__ = ["Change", "EditReport", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
@@ -54,8 +54,7 @@ class EditReport(PlainData):
         tape: its id, in hexadecimal digits.
         calls: how many calls it has.
         left_out: how many calls were left out because they were not selected.
-        lost: what the tapes that were read have, and the new one lacks although nobody left it out,
-            in words. Empty if nothing was lost.
+        lost: what could not be copied, in words. Empty if nothing was lost.
         bytes_read, bytes_written: sizes of the files.
         notes: other things that you should know.
     """
@@ -83,67 +82,69 @@ class EditReport(PlainData):
         return "\n".join(parts)
 
 
-class Change(Protocol):
-    """What is done to each call."""
+class Change:
+    """Changes what is copied from one tape to another. This base class changes nothing; subclasses
+    override the methods for the parts that they change."""
 
-    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
-        """The record of a call on the new tape, and the bytes that its leaves have there."""
-        ...
+    def call(self, call: Call) -> tuple[CallRecord, dict[str, Any]] | None:
+        """The new record of a call, and the bytes of its tensors by key. None copies the call as
+        it is.
 
-
-class Revision:
-    """What is done to everything on a tape that is no call: nothing, unless a subclass does."""
+        Raises:
+            TapeError: the call is corrupted.
+        """
+        return None
 
     def manifest(self, manifest: Manifest) -> Manifest:
-        """The manifest of the new tape, from what it would be."""
+        """The manifest of the new tape, which already has the new step in its history."""
         return manifest
 
     def unkept(self, table: InputsTable) -> InputsTable:
-        """The counted inputs of calls that are on no tape."""
+        """The counted inputs of calls that were seen but not kept."""
         return table
 
     def coverage(self, coverage: Coverage) -> Coverage:
-        """What became of the calls."""
+        """How many calls were seen, kept and dropped."""
         return coverage
 
     def dump(self, dump: Dump) -> Dump:
         """A dump of a flight recorder."""
         return dump
 
-    def moment(self, time_ns: int) -> int:
-        """A time."""
+    def time(self, time_ns: int) -> int:
+        """A Unix time in nanoseconds."""
         return time_ns
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """How a tape is made of another one.
+    """How to make a tape from another one.
 
     Attributes:
-        verb, options: what is done, for the history.
-        change: what is done to each call; None for nothing.
-        revision: what is done to the rest.
-        thorough: whether each call is checked against the format before it is written. What is
-            done to each call then has to do with tensors of dtypes that nobody knows yet.
-        keeps_counters: whether the inputs of calls that are on no tape stay if no call is left
-            out.
-        spares: whether a damaged call is taken from another file that has it too.
+        verb, options: the new step in the history.
+        change: rewrites calls and everything else.
+        validate: whether to check each call against the format before it is written.
+        allow_later_dtypes: whether ``validate`` accepts tensors of dtypes that only a later version
+            knows; ``change`` must handle them.
+        keeps_counters: whether counted inputs of calls that were not kept are copied, provided that
+            no call is left out.
+        use_copies: whether a corrupted call is replaced by an intact copy from another file.
     """
 
     verb: str
     options: Mapping[str, Any]
-    change: Change | None = None
-    revision: Revision = field(default_factory=Revision)
-    thorough: bool = False
+    change: Change = field(default_factory=Change)
+    validate: bool = False
+    allow_later_dtypes: bool = False
     keeps_counters: bool = True
-    spares: bool = False
+    use_copies: bool = False
 
 
 def rewrite(
     tape: Tape,
     path: str | os.PathLike[str],
     calls: Iterable[Call],
-    wanted: int,
+    count: int,
     how: Rewriting,
     *,
     overwrite: bool = False,
@@ -151,12 +152,12 @@ def rewrite(
     """Writes calls of a tape to a new one.
 
     Args:
-        tape: what is read.
-        path: of the new file.
-        calls: the wanted ones, in order.
-        wanted: how many they are.
-        how: the rest.
-        overwrite: whether a file that is there already is replaced.
+        tape: the tape to read.
+        path: the path of the new file.
+        calls: the calls to write, in order.
+        count: how many calls these are.
+        how: what to change, and how to deal with corrupted calls.
+        overwrite: whether to replace an existing file.
 
     Raises:
         UsageError: the path is one of the tape's files.
@@ -164,79 +165,69 @@ def rewrite(
     """
     segments = tape.segments
     numbering = numbering_of(segments)
-    left_out = max(calls_in(segments) - wanted, 0)
+    left_out = max(count_intact(segments) - count, 0)
     recordings = {segment.manifest.tape for segment in segments}
-    manifest = derived(
+    manifest = derived_manifest(
         segments, how.verb, how.options, numbering=numbering,
-        # Of one recording it is known how many of its calls these are.
+        # With several recordings, nobody knows which of them the calls were left out of.
         left_out=dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {},
     )  # fmt: skip
-    manifest = how.revision.manifest(manifest)
+    manifest = how.change.manifest(manifest)
+    lost: list[_Lost] = []
+    replaced: list[_Replaced] = []
     with NewTape(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
-        with contextlib.closing(_SpareCalls(tape)) as spares:
-            found = steps(calls, "calls", wanted)
-            lost, saved = _copied(writer, found, numbering, how, spares if how.spares else None)
-        _seal(writer, tape, how, left_out, _later(segments, lost))
-        count = writer.calls
-    saved += _saved_elsewhere(tape, lost)
+        with contextlib.closing(_Copies(tape)) as copies:
+            for call in steps(calls, "calls", count):
+                number = numbering.number_of(call.ref.tape, call.ref.number)
+                error = _write(writer, call, number, how)
+                if error is None:
+                    continue
+                candidates = copies.of(call) if how.use_copies else ()
+                copy = next((c for c in candidates if not _write(writer, c, number, how)), None)
+                if copy is None:
+                    lost.append(_Lost(error, call))
+                else:
+                    replaced.append(_Replaced(error, call.path, copy))
+        _seal(writer, tape, how, left_out, lost)
+        written = writer.calls
+    replaced += _read_from_copies(tape, lost)
     return EditReport(
         path=os.fspath(path),
         tape=manifest.tape.hex(),
-        calls=count,
+        calls=written,
         left_out=left_out,
-        lost=tuple(_losses(tape, lost, saved)),
-        notes=tuple(_notes(tape, saved)),
+        lost=tuple(_losses(tape, lost, replaced)),
+        notes=tuple(_notes(tape, replaced)),
         bytes_read=tape.nbytes,
         bytes_written=os.stat(path).st_size,
     )
 
 
 class _Lost(NamedTuple):
-    """A damaged call that was not written."""
+    """A corrupted call that was not written."""
 
     error: TapeError
     call: Call
 
 
-class _Saved(NamedTuple):
-    """A call that is damaged in the file of this path, and was written as another file has it."""
+class _Replaced(NamedTuple):
+    """A call that is corrupted in the file at ``path``, and its intact copy from another file."""
 
     error: TapeError
     path: str
     call: Call
 
 
-def _copied(
-    writer: NewTape,
-    calls: Iterable[Call],
-    numbering: Numbering,
-    how: Rewriting,
-    spares: _SpareCalls | None,
-) -> tuple[list[_Lost], list[_Saved]]:
-    """Writes the calls, but for damaged ones of which no file has a whole copy."""
-    lost, saved = list[_Lost](), list[_Saved]()
-    for call in calls:
-        number = numbering.number_of(call.ref.tape, call.ref.number)
-        wrong = _written(writer, call, number, how)
-        if wrong is not None:
-            others = spares.of(call) if spares is not None else ()
-            other = next((o for o in others if _written(writer, o, number, how) is None), None)
-            if other is None:
-                lost.append(_Lost(wrong, call))
-            else:
-                saved.append(_Saved(wrong, call.path, other))
-    return lost, saved
-
-
-def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeError | None:
-    """Writes a call. If it is damaged, nothing of it is written, and what is wrong comes back."""
+def _write(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeError | None:
+    """Writes a call, or returns the error if it is corrupted; then nothing of it is written."""
     try:
-        if how.thorough:
-            call.check(entries=True, later_dtypes=how.change is not None)
-        if how.change is None:
+        if how.validate:
+            call.check(entries=True, later_dtypes=how.allow_later_dtypes)
+        changed = how.change.call(call)
+        if changed is None:
             writer.copy(call, number=number)
         else:
-            record, values = how.change.apply(call)
+            record, values = changed
             writer.write(record.model_copy(update={"call": number}), values)
     except TapeError as error:
         if not is_damage(error) or error.kind not in OF_CALLS:
@@ -245,57 +236,54 @@ def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeEr
     return None
 
 
-def _later(segments: Sequence[Segment], lost: Sequence[_Lost]) -> int:
-    """How many calls were not written because only a later version can read them."""
-    calls = {CallRef(one.manifest.tape, number) for one in segments for number in one.later}
-    calls |= {one.call.ref for one in lost if one.error.kind == "unsupported"}
-    return len(calls) + sum(one.later_in_groups for one in segments)
-
-
-def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int, later: int) -> None:
-    """Writes the accounts of the new tape. ``later`` is how many calls need a later version."""
-    is_whole = not left_out and how.keeps_counters
-    unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
-    coverage = coverage_for(tape.segments, writer.calls, left_out, later)
+def _seal(
+    writer: NewTape, tape: Tape, how: Rewriting, left_out: int, lost: Sequence[_Lost]
+) -> None:
+    segments, change = tape.segments, how.change
+    # Calls that only a later version can read.
+    later = {CallRef(one.manifest.tape, number) for one in segments for number in one.later}
+    later |= {one.call.ref for one in lost if one.error.kind == "unsupported"}
+    later_calls = len(later) + sum(one.later_in_groups for one in segments)
+    coverage = coverage_for(segments, writer.calls, left_out, later_calls)
     if coverage.counted_ns is not None:
-        until = how.revision.moment(coverage.counted_ns)
-        coverage = coverage.model_copy(update={"counted_ns": until})
+        counted_ns = change.time(coverage.counted_ns)
+        coverage = coverage.model_copy(update={"counted_ns": counted_ns})
+    keeps_counters = how.keeps_counters and not left_out
     try:
         writer.seal(
-            how.revision.coverage(coverage),
-            unkept=unkept,
-            dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
-            closed_ns=how.revision.moment(closing_time(tape.segments)),
+            change.coverage(coverage),
+            unkept=change.unkept(unkept_of(tape.whole.segments)) if keeps_counters else None,
+            dumps=[change.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
+            closed_ns=change.time(closing_time(segments)),
         )
     except ValidationError as error:
         raise TapeError("limit", f"the accounts break the format: {error}") from None
 
 
-def _losses(tape: Tape, lost: Sequence[_Lost], saved: Sequence[_Saved]) -> Iterator[str]:
-    """What is not on the new tape although nobody left it out."""
-    # Where a member is not there, a walk over the file finds no member, and does not know of which
-    # call it was.
-    wrong = [*(one.error for one in lost), *(one.error for one in saved)]
-    places = {(error.path, error.offset) for error in wrong}
-    whole = {str(one.error) for one in saved}
-    told = {
+def _losses(tape: Tape, lost: Sequence[_Lost], replaced: Sequence[_Replaced]) -> Iterator[str]:
+    """What the new tape lacks although it was selected, in words."""
+    # The scan of a file reports a missing member without its call; the copy of the call, with it.
+    errors = [*(one.error for one in lost), *(one.error for one in replaced)]
+    places = {(error.path, error.offset) for error in errors}
+    intact_elsewhere = {str(one.error) for one in replaced}
+    corruption = {
         str(error): None
         for error in tape.damage
         if not isinstance(error, RepeatedCallsError)
         and not (error.member is None and (error.path, error.offset) in places)
-        and str(error) not in whole
+        and str(error) not in intact_elsewhere
     }
-    yield from told
-    untold = [str(one.call.number) for one in lost if str(one.error) not in told]
-    if untold:
-        shown = some_of(untold, _MAX_NAMED)
-        yield f"{counted(len(untold), 'call')} could not be copied: {shown}"
+    yield from corruption
+    others = [str(one.call.number) for one in lost if str(one.error) not in corruption]
+    if others:
+        shown = some_of(others, _MAX_NAMED)
+        yield f"{counted(len(others), 'call')} could not be copied: {shown}"
     if tape.unfinished:
         yield f"{tape.unfinished} bytes of calls that were being written"
 
 
-def _saved_elsewhere(tape: Tape, lost: Sequence[_Lost]) -> Iterator[_Saved]:
-    """The damaged calls that another file has too, whole, so that they count there."""
+def _read_from_copies(tape: Tape, lost: Sequence[_Lost]) -> Iterator[_Replaced]:
+    """The corrupted calls that the open tape itself reads from an intact copy in another file."""
     recordings = {
         path: segment.manifest.tape
         for segment in tape.segments
@@ -310,79 +298,78 @@ def _saved_elsewhere(tape: Tape, lost: Sequence[_Lost]) -> Iterator[_Saved]:
         except TapeError:
             continue  # no file has it
         if all(call.path != path and call.ref not in refs for call in calls):
-            yield from (_Saved(error, path, call) for call in calls)
+            yield from (_Replaced(error, path, call) for call in calls)
 
 
 def _numbers_of(error: TapeError) -> Sequence[int]:
-    """The numbers of the calls that damage hit; none if it is not known."""
+    """The numbers of the corrupted calls; empty if unknown."""
     if isinstance(error, LostCallsError):
         is_known = error.calls == error.high + 1 - error.low <= MAX_GROUP_CALLS
         return range(error.low, error.high + 1) if is_known else ()
     member = error.member or ""
-    found = "".join(filter(str.isdigit, member.removeprefix("blobs/").partition(".")[0]))
-    return [int(found)] if found and member == blob_name(int(found)) else []
+    digits = "".join(filter(str.isdigit, member.removeprefix("blobs/").partition(".")[0]))
+    return [int(digits)] if digits and member == blob_name(int(digits)) else []
 
 
-def _notes(tape: Tape, saved: Sequence[_Saved]) -> Iterator[str]:
-    """What is to be known of calls that several files have."""
+def _notes(tape: Tape, replaced: Sequence[_Replaced]) -> Iterator[str]:
+    """Notes on calls that several files have."""
     yield from (str(error) for error in tape.damage if isinstance(error, RepeatedCallsError))
-    for _, path, call in saved[:_MAX_NAMED]:
+    for _, path, call in replaced[:_MAX_NAMED]:
         names = os.path.basename(path), os.path.basename(call.path)
-        damaged, whole = names if names[0] != names[1] else (path, call.path)
-        yield f"call {call.number} is corrupted in {damaged}; {whole} has it whole"
-    if len(saved) > _MAX_NAMED:
-        more = counted(len(saved) - _MAX_NAMED, "more corrupted call")
+        corrupted, intact = names if names[0] != names[1] else (path, call.path)
+        yield f"call {call.number} is corrupted in {corrupted}; {intact} has it whole"
+    if len(replaced) > _MAX_NAMED:
+        more = counted(len(replaced) - _MAX_NAMED, "more corrupted call")
         yield f"{more} that another file has whole"
 
 
-class _SpareCalls:
-    """The calls of a tape that count in one file, as other files have them. Files that were closed
-    as copies are opened again when they are needed, until :meth:`close`."""
+class _Copies:
+    """Copies of calls in other files of a tape. An open tape closes a file whose calls are all in
+    another one; such files are opened again here, until :meth:`close`."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._opened: dict[str, Segment | None] = {}
+        self._reopened: dict[str, Segment | None] = {}
 
     def close(self) -> None:
-        """Closes what was opened."""
-        for segment in self._opened.values():
+        """Closes the files that were opened again."""
+        for segment in self._reopened.values():
             if segment is not None:
                 segment.close()
 
     def of(self, call: Call) -> Iterator[Call]:
-        """The calls of other files with the same record. It has the checksum of the values, so that
-        they are the same too, or damaged."""
-        for segment in self._others(call):
+        """The calls of other files with the same record. A record contains the checksum of its
+        values, so these are equal too, or corrupted."""
+        for segment in self._other_files(call):
             position = segment.position(call.number)
             if position is None:
                 continue
-            spare, is_it = Call(segment, position, call.index, self._tape.class_index), False
-            with contextlib.suppress(TapeError):  # then nothing tells
-                is_it = call.is_same(spare)
-            if is_it:
-                yield spare
+            copy, is_same = Call(segment, position, call.index, self._tape.class_index), False
+            with contextlib.suppress(TapeError):  # an unreadable record is no copy
+                is_same = call.is_same(copy)
+            if is_same:
+                yield copy
 
-    def _others(self, call: Call) -> Iterator[Segment]:
-        """The other files of its recording."""
+    def _other_files(self, call: Call) -> Iterator[Segment]:
         for segment in self._tape.segments:
             if segment.manifest.tape != call.ref.tape:
                 continue
             if segment.path != call.path:
                 yield segment
             for location in segment.copies:
-                copied = self._copy(location)
-                if copied is not None:
-                    yield copied
+                reopened = self._reopen(location)
+                if reopened is not None:
+                    yield reopened
 
-    def _copy(self, location: str) -> Segment | None:
-        if location not in self._opened:
-            self._opened[location] = None  # it was read before, and may be gone
+    def _reopen(self, location: str) -> Segment | None:
+        if location not in self._reopened:
+            self._reopened[location] = None  # the file may be gone by now
             with contextlib.suppress(TapeError):
-                found = Segment(location, Damage())
+                segment = Segment(location, Damage())
                 try:
-                    found.scan()
+                    segment.scan()
                 except TapeError:
-                    found.close()
+                    segment.close()
                     raise
-                self._opened[location] = found
-        return self._opened[location]
+                self._reopened[location] = segment
+        return self._reopened[location]

@@ -1,5 +1,1 @@
-"""Tapes that are as small as a failure allows.
-
-Takes a tape and something that fails with it; returns a sealed tape that fails for the same reason:
-fewer calls, fewer and smaller arguments, simpler values.
-"""
+"""Minimising: the smallest tape for which a command or a function still fails."""

@@ -1,7 +1,6 @@
-"""Calls whose record is changed: arguments taken out, resized or made simpler.
+"""Calls with changed arguments: removed, resized or simplified.
 
-Takes a call; returns a record with its values. What a call did with other arguments nobody
-recorded, so that a call whose arguments are changed has neither outputs nor an exception.
+Nobody knows what such a call would have returned, so it has neither outputs nor an exception.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
+from calltape_analyzer.editing.omission import leaf_document
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.built_calls import BuiltCall
+from calltape_analyzer.writing.synthetic import BuiltCall
 from calltape_schema.records import Range, Tree
 from calltape_schema.tree import document_like, encode_leaves, encode_structure
 
@@ -23,40 +23,38 @@ Document = dict[str, Any]
 
 
 class ChangedCall:
-    """The arguments of a call, open for changes.
+    """The arguments of a call, which can be changed.
 
     Attributes:
-        call: as it was.
-        root: the structure of the inputs as plain data: ``children`` may be taken out.
-        leaves: the facts of each leaf.
+        call: the original call.
+        root: the structure of the inputs as plain data. ``children`` may be removed.
+        leaves: the encoded facts of each tensor.
         scalars: the values of the scalars.
-        values: new values by leaf: a tensor, or bytes. The others stay.
+        values: new values of tensors by leaf number: a tensor, or bytes.
     """
 
     def __init__(self, call: Call) -> None:
         tree = call.record.inputs
         self.call = call
-        self.root: Document = _plain(tree.spec().root.model_dump(exclude_none=True))
-        self.leaves = [
-            leaf.model_dump(exclude_none=True, exclude_defaults=True) for leaf in tree.facts()
-        ]
+        self.root: Document = _mutable(tree.spec().root.model_dump(exclude_none=True))
+        self.leaves = list(map(leaf_document, tree.facts()))
         self.scalars = list(tree.scalars)
         self.values: dict[int, Any] = {}
 
     @property
     def positional(self) -> Document:
         """The node of the positional arguments."""
-        found: Document = self.root["children"][0]
-        return found
+        node: Document = self.root["children"][0]
+        return node
 
     @property
     def named(self) -> Document:
-        """The node of the arguments by name."""
-        found: Document = self.root["children"][1]
-        return found
+        """The node of the keyword arguments."""
+        node: Document = self.root["children"][1]
+        return node
 
     def set_tensor(self, leaf: int, tensor: Any) -> None:
-        """Gives a leaf another, contiguous value, of any shape."""
+        """Replaces a tensor by a contiguous one of any shape."""
         facts = self.leaves[leaf]
         for name in ("strides", "expanded", "storage", "conj", "neg"):
             facts.pop(name, None)
@@ -64,14 +62,14 @@ class ChangedCall:
         self.values[leaf] = tensor
 
     def built(self) -> BuiltCall:
-        """The record, without leaves and scalars that nothing refers to any more, and its values.
+        """The new record and its values, without tensors and scalars that no node refers to.
 
         Raises:
-            TapeError: the call is damaged.
+            TapeError: the call is corrupted.
         """
         leaves: dict[int, int] = {}
         scalars: dict[int, int] = {}
-        root = _plain(self.root)
+        root = _mutable(self.root)
         for node in _nodes(root):
             for name, numbers in (("leaf", leaves), ("scalar", scalars), ("length", scalars)):
                 if isinstance(node.get(name), int):
@@ -80,9 +78,9 @@ class ChangedCall:
         spec = self.call.record.inputs.spec()
         document = document_like(spec, root, len(leaves), len(scalars))
         ranges = tuple(
-            Range(leaf=leaves[one.leaf], min=one.min, max=one.max)
-            for one in self.call.record.inputs.ranges
-            if one.leaf in leaves and one.leaf not in self.values
+            Range(leaf=leaves[span.leaf], min=span.min, max=span.max)
+            for span in self.call.record.inputs.ranges
+            if span.leaf in leaves and span.leaf not in self.values
         )
         tree = Tree.model_construct(
             structure=encode_structure(document),
@@ -90,45 +88,44 @@ class ChangedCall:
             scalars=tuple(self.scalars[old] for old in scalars),
             ranges=ranges,
         )
-        changed = {"inputs": tree, "outputs": None, "error": None, "outputs_missing": _MISSING}
-        return BuiltCall(self.call.record.model_copy(update={**changed, "blob": None}), values)
+        outcome = {"outputs": None, "error": None, "outputs_missing": _MISSING, "blob": None}
+        return BuiltCall(self.call.record.model_copy(update={"inputs": tree, **outcome}), values)
 
     def _stored(self, leaves: Iterable[int]) -> tuple[list[Document], dict[str, Any]]:
-        """The facts of these leaves, and their values by key. Leaves that share a key have equal
-        values: one whose value is another one now gets a key of its own."""
+        """The facts of these tensors, and their values by key. Tensors that share a key have equal
+        values, so one that changed gets a new key."""
         documents: list[Document] = []
         values: dict[str, Any] = {}
-        taken = {facts.get("key") for facts in self.leaves}
-        for old in leaves:
-            facts = self.leaves[old]
+        keys = {facts.get("key") for facts in self.leaves}
+        for number in leaves:
+            facts = self.leaves[number]
             key = facts.get("key")
             if key is not None:
-                value = self._value(old)
-                if key in values and not _is_same(values[key], value):
-                    key = next(name for n in count(old) if (name := f"t{n}") not in taken)
-                    taken.add(key)
+                value = self.values.get(number)
+                if value is None:
+                    value = self.call.stored("inputs", number)
+                if key in values and not _are_equal(values[key], value):
+                    key = next(name for n in count(number) if (name := f"t{n}") not in keys)
+                    keys.add(key)
                     facts = {**facts, "key": key}
                 values[key] = value
             documents.append(facts)
         return documents, values
 
-    def _value(self, leaf: int) -> Any:
-        return self.values[leaf] if leaf in self.values else self.call.stored("inputs", leaf)
 
-
-def _is_same(one: Any, other: Any) -> bool:
+def _are_equal(one: Any, other: Any) -> bool:
     if one is other:
         return True
     are_bytes = all(isinstance(value, bytes | bytearray | memoryview) for value in (one, other))
     return are_bytes and bytes(one) == bytes(other)
 
 
-def _plain(node: Any) -> Any:
-    """A copy of nested plain data, with lists for tuples that hold nodes."""
+def _mutable(node: Any) -> Any:
+    """A copy of nested plain data, with lists of nodes instead of tuples."""
     if isinstance(node, dict):
-        return {name: _plain(value) for name, value in node.items()}
+        return {name: _mutable(value) for name, value in node.items()}
     if isinstance(node, list | tuple) and node and isinstance(node[0], dict):
-        return [_plain(one) for one in node]
+        return [_mutable(one) for one in node]
     return list(node) if isinstance(node, list) else node
 
 

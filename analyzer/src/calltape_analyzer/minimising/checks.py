@@ -1,8 +1,7 @@
-"""What a tape is tried with, a command or a function, and why it failed.
+"""Checks, which are commands or functions that fail for some tapes.
 
-Takes the path of a tape; returns reasons in words that outlive other sizes: a smaller tape that
-fails for another reason is another failure. Code of the user runs in another process, so that one
-that crashes or hangs is an answer too.
+A check returns why a tape fails, normalised so that the same failure with other sizes has the same
+reason. The user's code runs in another process, where it may crash or hang.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NUMBERS = re.compile(r"#(?:[\s,x]+#)+")
 _EXCEPTION = re.compile(r"\b(?:\w+[.:])*\w*(?:Error|Exception|Interrupt|Exit)\b(?:: .*)?$")
-"""What a traceback ends with, and what a report says of a call that raised."""
+"""The end of a traceback, or the line of a report about a call that raised."""
 
 
 class Outcome(NamedTuple):
-    """What came of one run.
+    """The result of running a check.
 
     Attributes:
-        end: ``unusable`` if the check says that it cannot test this tape, or cannot be run.
-        reasons: why it failed, the last one that was said first.
+        end: ``unusable`` if the check cannot test this tape, or cannot be run; ``time`` if it was
+            stopped.
+        reasons: why the tape failed, the last line of output first.
         seconds: how long it took.
     """
 
@@ -63,14 +63,14 @@ class Outcome(NamedTuple):
 
 
 class CommandCheck:
-    """A command for a shell, such as ``python check.py {}``. A tape fails if it ends with another
-    code than 0, or by a signal; 125 to 128 mean that the tape cannot be tested.
+    """A shell command, such as ``python check.py {}``. A tape fails if the exit code is not 0, or
+    if a signal ends the command. Exit codes 125 to 128 mean that the tape cannot be tested.
 
     Args:
-        command: with ``{}`` for the path of the tape, which otherwise is its last word.
+        command: the command, with ``{}`` for the path of the tape, which is appended otherwise.
 
     Attributes:
-        name: the same.
+        name: the command.
     """
 
     def __init__(self, command: str) -> None:
@@ -82,17 +82,17 @@ class CommandCheck:
         return template.replace("{}", shlex.quote(path))
 
     def run(self, path: str, seconds: float) -> Outcome:
-        """Runs it on a tape."""
+        """Runs the command on a tape."""
         began = time.monotonic()
         with tempfile.TemporaryFile() as output:
-            # The same random choices of hash tables each time; what it starts ends with it.
+            # Hashes are the same in each run, and killing the group ends its children too.
             process = subprocess.Popen(
                 self.command(path), shell=True, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, "PYTHONHASHSEED": "0"},
             )  # fmt: skip
             try:
-                with suppress(OSError):  # if memory is short, it is the one to end
+                with suppress(OSError):  # the kernel is to kill it first if memory runs out
                     Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -102,30 +102,32 @@ class CommandCheck:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             output.seek(max(output.seek(0, os.SEEK_END) - _MAX_OUTPUT, 0))
-            said = output.read().decode("utf-8", "replace")
-        took = time.monotonic() - began
+            text = output.read().decode("utf-8", "replace")
+        elapsed = time.monotonic() - began
         if code == 0:
-            return Outcome("passed", seconds=took)
-        lines = [line[:_MAX_TEXT] for line in _COLOURS.sub("", said).splitlines() if line.strip()]
+            return Outcome("passed", seconds=elapsed)
+        lines = [line[:_MAX_TEXT] for line in _COLOURS.sub("", text).splitlines() if line.strip()]
         if code in _UNTESTABLE:
-            return Outcome("unusable", (f"exit code {code}", *map(normalised, lines[-1:])), took)
-        found = map(_EXCEPTION.search, reversed(lines))
-        exceptions = dict.fromkeys(normalised(one[0]) for one in found if one is not None)
-        is_signal = code < 0 or code > _SIGNALS
-        reasons = () if is_signal else tuple(exceptions)[:_MAX_REASONS]
-        return Outcome("failed", reasons or (_words_of(code),), took)
+            reasons = (f"exit code {code}", *map(normalised, lines[-1:]))
+            return Outcome("unusable", reasons, elapsed)
+        if code < 0 or code > _SIGNALS:
+            return Outcome("failed", (_signal_text(code),), elapsed)
+        matches = map(_EXCEPTION.search, reversed(lines))
+        exceptions = dict.fromkeys(normalised(match[0]) for match in matches if match is not None)
+        reasons = tuple(exceptions)[:_MAX_REASONS] or (f"exit code {code}",)
+        return Outcome("failed", reasons, elapsed)
 
 
 class FunctionCheck:
-    """A function of an open tape, which fails if that returns something true, whose text is the
-    reason, or raises. It runs in a fork of this process, where the system has forks.
+    """A function of an open tape. A tape fails if the function returns something true, whose text
+    is the reason, or raises. It runs in a fork of this process, if the system has forks.
 
     Args:
         function: the check.
-        classes: for opening tapes.
+        classes: classes for opening tapes.
 
     Attributes:
-        name: of the function.
+        name: the name of the function.
     """
 
     def __init__(self, function: Callable[[Tape], Any], classes: Classes) -> None:
@@ -134,7 +136,7 @@ class FunctionCheck:
         self._classes = classes
 
     def run(self, path: str, seconds: float) -> Outcome:
-        """Runs it on a tape, each time in a new fork."""
+        """Runs the function on a tape in a new fork."""
         began = time.monotonic()
         try:
             with Sandbox(lambda question, _: self._reason(question), "cpu") as sandbox:
@@ -145,25 +147,27 @@ class FunctionCheck:
             reason = f"ended by {error.ended.how}"
         except AnswerError as error:
             reason = str(error)
-        took = time.monotonic() - began
-        return Outcome("passed" if reason is None else "failed", (reason,) if reason else (), took)
+        elapsed = time.monotonic() - began
+        if reason is None:
+            return Outcome("passed", seconds=elapsed)
+        return Outcome("failed", (reason,) if reason else (), elapsed)
 
     def _reason(self, path: str) -> str | None:
-        """Why the tape at a path fails; None if it passes."""
+        """Why a tape fails; None if it passes."""
         import torch
 
         torch.manual_seed(0)
         random.seed(0)
         with open_tape(path, classes=self._classes) as tape:
             try:
-                found = self._function(tape)
-                reason = "the check returned true" if found is True else str(found)
-                return normalised(reason) if found else None
+                result = self._function(tape)
+                reason = "the check returned true" if result is True else str(result)
+                return normalised(reason) if result else None
             except (Exception, SystemExit) as error:
                 return normalised("".join(traceback.format_exception_only(error)))
 
 
-def _words_of(code: int) -> str:
+def _signal_text(code: int) -> str:
     number = -code if code < 0 else code - _SIGNALS
     with suppress(ValueError):
         return f"ended by {signal.Signals(number).name}"
@@ -171,8 +175,8 @@ def _words_of(code: int) -> str:
 
 
 def normalised(text: str) -> str:
-    """A message without what depends on sizes, values and memory: each number, and each row of
-    numbers, is ``#``."""
+    """A message with ``#`` for each number, and for each row of numbers, because these depend on
+    sizes, values and memory addresses."""
     valid = text[: 20 * _MAX_TEXT].encode("utf-8", "backslashreplace").decode()
     plain = _ADDRESS.sub("0x", _COLOURS.sub("", valid))
     plain = _NUMBERS.sub("#", _NUMBER.sub("#", " ".join(plain.split())))

@@ -1,11 +1,11 @@
-"""``minimise``: from a tape that fails to the smallest one that fails for the same reason."""
+"""``minimise``: the smallest tape that fails for the same reason."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,25 @@ from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable
-from calltape_analyzer.writing.lineage import calls_in, coverage_for, derived, numbering_of
+from calltape_analyzer.writing.lineage import (
+    count_intact,
+    coverage_for,
+    derived_manifest,
+    numbering_of,
+)
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import (
     TemporaryFolder,
     compressor_of,
     copy_tape,
-    refuse_inputs,
+    reject_inputs,
 )
 from calltape_schema.records import Manifest
 
 __all__ = ["MinimiseReport", "minimise"]
 
 _MAX_ROUNDS = 3
-"""With simple values, sizes may get smaller than before."""
+"""Sizes may shrink further once values are simple."""
 
 
 class MinimiseReport(PlainData):
@@ -91,15 +96,15 @@ def minimise(
     """Writes the smallest tape that fails for the same reason: fewest calls, fewest arguments,
     smallest sizes, fewest cache layers and list elements, simplest values.
 
-    Each try runs in another process, so one that crashes counts as a failure. A try that takes ten
-    seconds, and three times as long as the first one, is stopped, and its tape is discarded.
+    Each try runs in another process, so a crash counts as a failure. A try is stopped, and its tape
+    discarded, if it takes more than ten seconds and three times as long as the first try.
 
     Nobody knows what a call would have returned for arguments other than the recorded ones, so a
     call with changed arguments has no outputs on the new tape. If a failure depends on the recorded
     outputs, arguments are not changed; compare with a correct model in the check instead.
 
     Args:
-        tape: the tape, or a part of one. It is not changed.
+        tape: the tape, or a part of one. It does not change.
         path: the path of the new file.
         check: a command for a shell, with ``{}`` for the path of a tape: the tape fails if the exit
             code is not 0, nor 125 to 128 (which mean that it cannot be tested). Or a function of
@@ -120,70 +125,74 @@ def minimise(
     if max_seconds is not None and not max_seconds > 0:
         raise UsageError(f"{max_seconds!r} is not a limit", advice="pass a number above 0, or None")
     target = Path(path)
-    tape.calls.scan()  # a survey has none
-    before = len(tape)
-    if not before:
+    tape.calls.scan()  # rejects a survey
+    calls_before = len(tape)
+    if not calls_before:
         raise UsageError(
             "the tape has no calls",
             advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
     _check_target(target, tape, overwrite=overwrite)
-    how: Check
+    to_run: Check
     if isinstance(check, str):
-        how = CommandCheck(check)
+        to_run = CommandCheck(check)
     elif callable(check):
-        how = FunctionCheck(check, tape.class_index)
+        to_run = FunctionCheck(check, tape.class_index)
     else:
         raise UsageError(f"{check!r:.100} is no check", advice="pass a command or a function")
     with TemporaryFolder() as folder:
         search = Search(
-            how, folder, _manifest(tape, {}), classes=tape.class_index, progress=progress,
+            to_run, folder, _manifest(tape, {}), classes=tape.class_index, progress=progress,
             deadline=None if max_seconds is None else began + max_seconds,
         )  # fmt: skip
         with contextlib.closing(search):
-            notes = [*_begun(tape, search), *_reduced(tape, search), *_confirmed(search)]
-            smallest = _written(tape, how, search, folder)
+            notes = [*_begin(tape, search), *_reduce(tape, search)]
+            if passed := search.confirm():
+                tapes = counted(passed, "smaller tape")
+                notes.append(f"{tapes} failed at first and not again: it is not steady")
+            smallest = str(folder / "smallest.tape")
+            with NewTape(smallest, _manifest(tape, {"check": to_run.name})) as writer:
+                for call in search.tape.calls:
+                    writer.copy(call)
+                left_out = count_intact(tape.segments) - writer.calls
+                writer.seal(coverage_for(tape.segments, writer.calls, left_out))
             copy_tape(smallest, target, overwrite=overwrite, inputs=tape.paths)
+            command = None
+            if isinstance(to_run, CommandCheck):
+                command = to_run.command(os.fspath(path))
             return MinimiseReport(
-                path=os.fspath(path), reason=search.reason, calls_before=before,
+                path=os.fspath(path), reason=search.reason, calls_before=calls_before,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
                 seconds=time.monotonic() - began, notes=tuple(notes),
-                command=how.command(os.fspath(path)) if isinstance(how, CommandCheck) else None,
+                command=command,
             )  # fmt: skip
 
 
 def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
-    """Raises before hours of work if nothing can be written there."""
+    """Raises early, before hours of work, if the new tape cannot be written."""
     compressor_of(str(target))
     if os.path.lexists(target) and not overwrite:
         raise TapeError("exists", "it is there already", path=str(target))
-    refuse_inputs(str(target), tape.paths)
+    reject_inputs(str(target), tape.paths)
     if target.is_dir() or not target.parent.is_dir():
         what = "it is a directory" if target.is_dir() else "no such directory"
         raise TapeError("io", f"cannot write it: {what}", path=str(target))
 
 
-def _written(tape: Tape, check: Check, search: Search, folder: Path) -> str:
-    """The path of the smallest tape, with a manifest that says what was done."""
-    path = str(folder / "smallest.tape")
-    with NewTape(path, _manifest(tape, {"check": check.name})) as writer:
-        for call in search.tape.calls:
-            writer.copy(call)
-        unwanted = calls_in(tape.segments) - writer.calls
-        writer.seal(coverage_for(tape.segments, writer.calls, unwanted))
-    return path
-
-
-def _begun(tape: Tape, search: Search) -> list[str]:
-    """Begins with the sound calls of a tape, and tells what it lacks."""
-    sound = list(_sound(tape))
-    lost = len(tape) - len(sound)
+def _begin(tape: Tape, search: Search) -> list[str]:
+    """Begins the search with the intact calls of a tape. Returns notes about the others."""
+    intact: list[Call] = []
+    for call in tape.calls:
+        with contextlib.suppress(TapeError):
+            call.check()
+            intact.append(call)
+    lost = len(tape) - len(intact)
     notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
-    if not sound:
+    if not intact:
         raise UsageError("no call of the tape can be read", advice="run `calltape info`")
     try:
-        search.begin(sound, numbering_of(tape.segments))
+        search.begin(intact, numbering_of(tape.segments))
     except InferenceError as error:
         if not lost:
             raise
@@ -192,15 +201,8 @@ def _begun(tape: Tape, search: Search) -> list[str]:
     return notes
 
 
-def _sound(tape: Tape) -> Iterator[Call]:
-    for call in tape.calls:
-        with contextlib.suppress(TapeError):
-            call.check()
-            yield call
-
-
-def _reduced(tape: Tape, search: Search) -> list[str]:
-    """Makes the tape smaller in every way, cheapest first."""
+def _reduce(tape: Tape, search: Search) -> list[str]:
+    """Applies all reductions, the cheapest first. Returns notes."""
     try:
         drop_calls(search)
         if not drop_outcomes(search):
@@ -209,12 +211,12 @@ def _reduced(tape: Tape, search: Search) -> list[str]:
                 "values stay as they are; compare with a correct model in the check to change them"
             ]
         drop_arguments(search)
-        before = ""
+        last_size = ""
         for _ in range(_MAX_ROUNDS):
-            now = str(search)
-            if now == before:
+            size = str(search)
+            if size == last_size:
                 break
-            before = now
+            last_size = size
             shrink_sizes(search, tape)
             drop_parts(search)
             simplify_values(search)
@@ -223,14 +225,7 @@ def _reduced(tape: Tape, search: Search) -> list[str]:
     return []
 
 
-def _confirmed(search: Search) -> list[str]:
-    doubted = search.confirm()
-    if not doubted:
-        return []
-    return [f"{counted(doubted, 'smaller tape')} failed at first and not again: it is not steady"]
-
-
 def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
-    manifest = derived(tape.segments, "minimise", options)
-    # Calls have other sizes and values now: what it says of its segment is not so any more.
+    manifest = derived_manifest(tape.segments, "minimise", options)
+    # The new tape is no segment of the recording: its calls have other sizes and values.
     return manifest.model_copy(update={"segment": None})

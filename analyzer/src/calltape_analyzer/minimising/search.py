@@ -1,7 +1,7 @@
-"""The smallest tape so far, and whether a smaller one fails for the same reason.
+"""The search for the smallest tape that fails for the same reason.
 
-Calls that may be enough are written to a tape, on which the check is run. If it fails for the same
-reason, it is the smallest tape from now on.
+A candidate is a tape of some calls. If the check fails for it with the same reason, it becomes the
+smallest tape so far.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
-from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_analyzer.writing.lineage import Numbering
 from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.synthetic import BuiltCall
 from calltape_schema.records import Manifest
 
 __all__ = ["Search", "TimeUpError", "fewest", "smallest_number", "without_most"]
@@ -33,30 +33,30 @@ __all__ = ["Search", "TimeUpError", "fewest", "smallest_number", "without_most"]
 _FIRST_SECONDS = 3600.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
-_MOST_KEPT = 8
-"""So many of the smallest tapes that failed stay on disk until the end, beside the whole one, in
-case the smaller ones do not fail again."""
+_MAX_TAPES = 8
+"""How many of the smallest failing tapes stay on disk besides the whole one, in case smaller ones
+do not fail again."""
 _BY_HAND = "run it by hand on the tape, and see what it prints"
 
 
 class TimeUpError(Exception):
-    """The time for the whole search is over."""
+    """The time limit of the search has passed."""
 
 
 class Search:
-    """A search for the smallest tape.
+    """A search for the smallest failing tape.
 
     Args:
-        check: is run on each tape.
-        folder: for the tapes that are tried.
-        manifest: of all of them.
-        classes: for opening them.
-        deadline: when the search is to end, as ``time.monotonic()`` counts; None for never.
-        progress: gets what was tried, and what came of it.
+        check: the check to run on each candidate.
+        folder: a folder for candidates.
+        manifest: the manifest of all candidates.
+        classes: classes for opening tapes.
+        deadline: when to end the search, in terms of ``time.monotonic()``; None for no limit.
+        progress: receives a line about each candidate and its outcome.
 
     Attributes:
         reason: why the tape fails.
-        tried: how many tapes the check was run on.
+        tried: how many times the check was run.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Search:
         self._deadline = deadline
         self._seconds = _FIRST_SECONDS
         self._progress = progress or (lambda _: None)
-        self._kept: list[str] = []
+        self._failing: list[str] = []  # paths of failing tapes, the whole one first
         self._in_use: list[str] = []
-        self._seen: set[str] = set()
+        self._digests: set[str] = set()
         self._open: Tape | None = None
         self._written = 0
         self.reason = ""
@@ -84,16 +84,16 @@ class Search:
 
     @property
     def tape(self) -> Tape:
-        """The smallest one so far, open."""
+        """The smallest failing tape so far, open."""
         if self._open is None:
-            self._open = open_tape(self._kept[-1], classes=self._classes)
+            self._open = open_tape(self._failing[-1], classes=self._classes)
         return self._open
 
     @contextmanager
     def opened(self) -> Iterator[Tape]:
-        """Opens the tape that is the smallest one now. It stays on disk within the block, however
-        small the smallest one becomes."""
-        path = self._kept[-1]
+        """Opens the tape that is the smallest one now. It stays on disk within the block, even if
+        a smaller one is found."""
+        path = self._failing[-1]
         self._in_use.append(path)
         try:
             with open_tape(path, classes=self._classes) as tape:
@@ -108,43 +108,43 @@ class Search:
             self._open = None
 
     def begin(self, calls: Iterable[Call], numbering: Numbering) -> None:
-        """Writes the tape that all others are compared with, and runs the check twice on it, and
-        once on a tape without calls; twice if that fails.
+        """Runs the check twice on a tape of all calls, to learn why it fails, and on a tape
+        without calls.
 
         Args:
-            calls: of the tape that is made small.
-            numbering: the numbers that they get.
+            calls: the calls of the tape to minimise.
+            numbering: their new numbers.
 
         Raises:
-            InferenceError: it does not fail, or not each time.
-            UsageError: the check cannot be run, takes more than it may, or fails in any case.
+            InferenceError: the check passes, or does not fail in the same way each time.
+            UsageError: the check cannot be run, takes too long, or also fails without calls.
         """
         path = str(self._folder / "whole.tape")
         with NewTape(path, self._manifest) as writer:
             for call in calls:
                 writer.copy(call, number=numbering.number_of(call.ref.tape, call.ref.number))
             writer.seal(closed_ns=self._manifest.created_ns)
-        first = self._first(path)
+        first = self._run_whole(path)
         if first.end == "passed":
             raise InferenceError("nothing fails with this tape", advice="there is nothing to do")
-        second = self._first(path)
-        same = [reason for reason in first.reasons if reason in second.reasons]
-        if not same:
+        second = self._run_whole(path)
+        shared = [reason for reason in first.reasons if reason in second.reasons]
+        if not shared:
             raise InferenceError(
                 f"it fails, but not each time in the same way ({first}; {second})",
                 advice="make the failure come each time, for instance with fixed seeds",
             )
-        self.reason = same[0]
-        # The first run may have filled caches that all need.
+        self.reason = shared[0]
+        # The minimum, because the first run may have been slowed down by cold caches.
         self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * min(first.seconds, second.seconds))
-        self._seen.add(_digest_of(path))
-        self._kept.append(path)
+        self._digests.add(_digest_of(path))
+        self._failing.append(path)
         empty = self._write([])
-        # Twice: a check with a false alarm now and then does not fail "in any case".
+        # Twice, because a flaky check may fail once without calls.
         if all(self._is_same(self._run(empty, "no calls")) for _ in range(2)):
             raise UsageError(f"the check also fails with no calls: {self.reason}", advice=_BY_HAND)
 
-    def _first(self, path: str) -> Outcome:
+    def _run_whole(self, path: str) -> Outcome:
         outcome = self._run(path, "the whole tape")
         if outcome.end == "unusable":
             what = "; ".join(outcome.reasons)
@@ -157,76 +157,76 @@ class Search:
         return outcome
 
     def keeps(self, what: str, calls: Iterable[Call | BuiltCall]) -> bool:
-        """Tries a tape of these calls. It is the smallest one from now on if it fails for the same
-        reason.
+        """Tries a tape of these calls. If it fails for the same reason, it becomes the smallest
+        tape, and the result is true.
 
         Args:
-            what: it is, in words.
-            calls: of :attr:`tape`, or made of such.
+            what: a description for ``progress``.
+            calls: calls of :attr:`tape`, or changed ones.
 
         Raises:
-            TimeUpError: the time is over.
+            TimeUpError: the time limit has passed.
         """
-        self._expect_time()
+        self._check_deadline()
         try:
             path = self._write(calls)
         except TapeError as error:
             if error.kind == "io":
                 raise
-            return False  # such a call cannot be written
+            return False  # the format does not allow such a call
         digest = _digest_of(path)
-        is_new, is_kept = digest not in self._seen, False
-        self._seen.add(digest)
+        is_new, fails = digest not in self._digests, False
+        self._digests.add(digest)
         if is_new:
             outcome = self._run(path, what)
             if outcome.end == "time":
-                self._expect_time()
-            is_kept = self._is_same(outcome)
-        if is_kept:
+                self._check_deadline()
+            fails = self._is_same(outcome)
+        if fails:
             self.close()
-            self._kept.append(path)
-            old = [one for one in self._kept[1:-_MOST_KEPT] if one not in self._in_use]
-            for one in old:
-                self._kept.remove(one)
-                Path(one).unlink()
+            self._failing.append(path)
+            for old in [one for one in self._failing[1:-_MAX_TAPES] if one not in self._in_use]:
+                self._failing.remove(old)
+                Path(old).unlink()
         else:
             Path(path).unlink(missing_ok=True)
-        return is_kept
+        return fails
 
     def keeps_changed(
         self, what: str, calls: Iterable[Call], changed: Mapping[int, ChangedCall]
     ) -> bool:
-        """Tries a tape on which some calls are changed, by their place. False if none is."""
-        made = (changed[at].built() if at in changed else call for at, call in enumerate(calls))
-        return bool(changed) and self.keeps(what, made)
+        """Tries a tape on which some calls, given by their positions, are changed. False if none
+        is."""
+        candidate = (changed[i].built() if i in changed else call for i, call in enumerate(calls))
+        return bool(changed) and self.keeps(what, candidate)
 
     def _is_same(self, outcome: Outcome) -> bool:
         return outcome.end == "failed" and self.reason in outcome.reasons
 
     def confirm(self) -> int:
-        """Runs the check on the smallest tape once more; if it does not fail now, on the one
-        before, and so on; at last on the whole one.
+        """Runs the check again on the smallest tape. While it passes, the next larger tape is
+        tried, up to the whole one.
 
         Returns:
             How many tapes did not fail again.
 
         Raises:
-            InferenceError: none fails any more.
+            InferenceError: no tape fails any more.
         """
-        self._deadline = None  # it is for the search
-        for doubted in range(len(self._kept)):
-            if self._is_same(self._run(self._kept[-1], "once more")):
-                return doubted
+        self._deadline = None  # it limits only the search
+        for passed in range(len(self._failing)):
+            if self._is_same(self._run(self._failing[-1], "once more")):
+                return passed
             self.close()
-            if len(self._kept) > 1:
-                self._kept.pop()
+            if len(self._failing) > 1:
+                self._failing.pop()
         raise InferenceError(
             "it failed at first, and does not any more", advice="make the failure come each time"
         )
 
     def _run(self, path: str, what: str) -> Outcome:
         seconds = self._seconds
-        if self._deadline is not None and self._kept:
+        if self._deadline is not None and self._failing:
             seconds = max(min(seconds, self._deadline - time.monotonic()), 0.1)
         outcome = self._check.run(path, seconds)
         self.tried += 1
@@ -245,47 +245,45 @@ class Search:
             writer.seal(closed_ns=self._manifest.created_ns)
         return path
 
-    def _expect_time(self) -> None:
-        """Raises TimeUpError if the time for the whole search is over."""
+    def _check_deadline(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeUpError
 
     def __str__(self) -> str:
-        return f"{counted(len(self.tape), 'call')}, {os.path.getsize(self._kept[-1]):,} bytes"
+        return f"{counted(len(self.tape), 'call')}, {os.path.getsize(self._failing[-1]):,} bytes"
 
 
 def _digest_of(path: str) -> str:
-    """Tells whether two tapes are the same, byte by byte."""
+    digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
-        found = hashlib.blake2b(digest_size=16)
         while part := file.read(2**20):
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()
 
 
 T = TypeVar("T")
 
 
 def fewest(parts: Sequence[T], enough: Callable[[list[T]], bool]) -> list[T]:
-    """Parts of which none can be left out, by delta debugging: one of n is found in about
-    2 log2(n) tries.
+    """A subset of which no part can be left out, by delta debugging. If one of n parts is enough,
+    it is found in about 2 log2(n) tries.
 
     Args:
-        parts: enough together, at least one.
-        enough: whether some of them are enough.
+        parts: at least one part; together they are enough.
+        enough: whether a subset is enough.
     """
     kept, count = list(parts), 2
     while len(kept) > 1:
         bounds = [len(kept) * i // count for i in range(count + 1)]
         pieces = [kept[a:b] for a, b in pairwise(bounds)]
         rests = [kept[:a] + kept[b:] for a, b in pairwise(bounds)]
-        found = next((one for one in pieces if enough(one)), None)
-        if found is not None:
-            kept, count = found, 2
+        smaller = next((one for one in pieces if enough(one)), None)
+        if smaller is not None:
+            kept, count = smaller, 2
             continue
-        found = next((one for one in rests if enough(one)), None) if count > 2 else None
-        if found is not None:
-            kept, count = found, max(count - 1, 2)
+        smaller = next((one for one in rests if enough(one)), None) if count > 2 else None
+        if smaller is not None:
+            kept, count = smaller, max(count - 1, 2)
         elif count >= len(kept):
             break
         else:
@@ -296,36 +294,36 @@ def fewest(parts: Sequence[T], enough: Callable[[list[T]], bool]) -> list[T]:
 def without_most(
     parts: Sequence[T], enough: Callable[[list[T]], bool], *, tries: int = 200
 ) -> list[T]:
-    """Parts without those that can be left out, all of them perhaps: halves are left out, then
-    halves of halves.
+    """A small subset that is enough, which may be empty: all parts are left out, then halves, then
+    halves of these.
 
     Args:
-        parts: enough together.
-        enough: whether some of them are enough.
-        tries: how often to ask.
+        parts: parts that are enough together.
+        enough: whether a subset is enough.
+        tries: how often to ask at most.
     """
     kept = list(range(len(parts)))
-    waiting = [list(kept)] if parts else []
-    while waiting and tries > 0:
-        chunk = waiting.pop(0)
-        taken = set(chunk)
-        rest = [place for place in kept if place not in taken]
+    queue = [list(kept)] if parts else []
+    while queue and tries > 0:
+        chunk = queue.pop(0)
+        left_out = set(chunk)
+        rest = [i for i in kept if i not in left_out]
         tries -= 1
-        if enough([parts[place] for place in rest]):
+        if enough([parts[i] for i in rest]):
             kept = rest
         elif len(chunk) > 1:
-            waiting += [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
-    return [parts[place] for place in kept]
+            queue += [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
+    return [parts[i] for i in kept]
 
 
 def smallest_number(number: int, unit: int, enough: Callable[[int], bool]) -> int:
-    """The smallest number that is enough, if all larger ones are: small ones are tried first, then
-    halves.
+    """The smallest number that is enough, if all larger numbers are: first the smallest ones are
+    tried, then a bisection.
 
     Args:
-        number: enough.
-        unit: multiples of it are tried first, then any.
-        enough: whether another one, above 0, is.
+        number: a number that is enough.
+        unit: multiples of it are tried first, then any number.
+        enough: whether a number above 0 is enough.
     """
     for step in dict.fromkeys((unit, 1)):
         low = 0

@@ -1,9 +1,9 @@
-"""What may be on a redacted tape, by place and kind of fact, and the check that it has no more.
+"""The check that a redacted tape contains only facts on an allowlist.
 
-The file of a new tape is read from its first byte to its last, by nothing but the format and the
-list here, and whoever wrote it is not asked: each byte belongs to a member that the format has,
-each document has the fields of the list in their one encoding, each scalar and each tensor is one
-that a node refers to, and stands where such a fact may stand. Anything else is an error.
+The check does not trust the code that wrote the tape. It reads the file from its first byte to its
+last: each byte must belong to a member of the format, each document must have allowed fields in
+their canonical encoding, and each scalar and tensor must be one that a node refers to, at a place
+where such a fact is allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calltape_schema.bounds import (
     MAX_TABLE_BYTES,
 )
 from calltape_schema.drop_reasons import DropReason
-from calltape_schema.end import End, IndexEntry, decode_end, encode_end
+from calltape_schema.end import IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES, ENTRY, HAS_BLOB, HAS_RANGES, RAISED, opened
 from calltape_schema.inputs_document import pack_inputs, unpack_inputs
@@ -58,19 +58,19 @@ _RECORD = frozenset({
 
 
 def check_file(path: str, policy: Policy) -> None:
-    """Reads all of a new, sealed tape.
+    """Checks a redacted, sealed tape.
 
     Args:
-        path: of the file.
-        policy: what was asked for, by path.
+        path: the path of the file.
+        policy: the policy of the redaction.
 
     Raises:
-        NotAllowedError: it has something that it may not have.
-        TapeError: ``io``; ``damaged``, ``invalid``, ``limit``: it is not as a tape is written.
+        NotAllowedError: the tape contains a fact that is not allowed.
+        TapeError: ``io``; ``damaged``, ``invalid`` or ``limit`` if the file is not a valid tape.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _File(data, policy).check()
+            _FileCheck(data, policy).check()
     except zlib.error:
         raise NotAllowedError("deflated data", "another encoding") from None
     except OSError as error:
@@ -78,15 +78,15 @@ def check_file(path: str, policy: Policy) -> None:
 
 
 class _Blob(NamedTuple):
-    """Where a blob is that no record has claimed yet."""
+    """The position of a blob whose record has not been read yet."""
 
     offset: int
     start: int
     size: int
 
 
-class _File:
-    """A file that is walked over once."""
+class _FileCheck:
+    """Checks a file in one pass."""
 
     def __init__(self, data: mmap.mmap, policy: Policy) -> None:
         self._data = data
@@ -103,67 +103,70 @@ class _File:
     def check(self) -> None:
         offset = 0
         while not self._is_ended:
-            offset = self._member(offset)
+            offset = self._check_member(offset)
         require(not self._blobs, "a blob", "tensors of no call")
         rest = self._data[offset : offset + len(ZEROS_AT_END) + 1]
         require(rest == ZEROS_AT_END, "the file", "more bytes")
 
-    def _member(self, offset: int) -> int:
+    def _check_member(self, offset: int) -> int:
+        """Checks a member, and returns the offset of the next one."""
         header = self._data[offset : offset + BLOCK]
-        found = parse_header(header, offset)
-        require(found is not None, "the file", "bytes outside of members")
-        assert found is not None
-        require(header == member_header(found.name, found.size), "a header", "another encoding")
-        fill = self._data[found.start + found.size : found.end]
-        require(fill == bytes(padding(found.size)), "the padding of a member", "bytes")
+        member = parse_header(header, offset)
+        require(member is not None, "the file", "bytes outside of members")
+        assert member is not None
+        require(header == member_header(member.name, member.size), "a header", "another encoding")
+        fill = self._data[member.start + member.size : member.end]
+        require(fill == bytes(padding(member.size)), "the padding of a member", "bytes")
         if not offset:
-            require(found.name == MANIFEST, "the file", "another first member")
-            content = self._content(found)
+            require(member.name == MANIFEST, "the file", "another first member")
+            content = self._content(member)
             self._tape, self._manifest = self._trees.manifest(content), open_envelope(content)
-        elif found.name == END_MEMBER:
-            self._end(self._content(found), offset)
-        elif found.name.startswith("blobs/"):
-            digits = "".join(filter(str.isdigit, found.name))
+        elif member.name == END_MEMBER:
+            self._check_end(self._content(member), offset)
+        elif member.name.startswith("blobs/"):
+            digits = "".join(filter(str.isdigit, member.name))
             number = int(digits or 0) if len(digits) < 20 else 0
-            require(found.name == blob_name(number), "a header", "an unknown member")
+            require(member.name == blob_name(number), "a header", "an unknown member")
             require(number not in self._blobs, "a blob", "tensors of no call")
-            self._blobs[number] = _Blob(offset, found.start, found.size)
+            self._blobs[number] = _Blob(offset, member.start, member.size)
         else:
-            require(is_group(found.name), "a header", "an unknown member")
-            self._group(found, self._content(found))
-        return found.end
+            require(is_group(member.name), "a header", "an unknown member")
+            self._check_group(member, self._content(member))
+        return member.end
 
-    def _content(self, found: Member) -> bytes:
-        require(found.size <= MAX_MEMBER_BYTES, "a member", "too many bytes")
-        return bytes(self._data[found.start : found.start + found.size])
+    def _content(self, member: Member) -> bytes:
+        require(member.size <= MAX_MEMBER_BYTES, "a member", "too many bytes")
+        return bytes(self._data[member.start : member.start + member.size])
 
-    def _group(self, found: Member, content: bytes) -> None:
+    def _check_group(self, member: Member, content: bytes) -> None:
         where = "the records"
         parts = decoded(content, where)
         require(isinstance(parts, tuple) and len(parts) == 5, where, "further elements")
-        group = opened(content, found.offset, self._tape)
+        group = opened(content, member.offset, self._tape)
         documents = group.documents.content(MAX_GROUP_BYTES, where)
         level = 1 if len(documents) >= DEFLATE_FROM_BYTES else 0
         sections = Section.of(group.table), Section.of(documents, level, MAX_INFLATION)
-        plain = [pack(one) for one in (CALL_BYTES, *sections)]
-        head = pack([group.tape, found.offset.to_bytes(8, "little")])[1:]
-        require(content == b"".join((b"\x95", head, *plain)), where, "another encoding")
+        packed = [pack(part) for part in (CALL_BYTES, *sections)]
+        head = pack([group.tape, member.offset.to_bytes(8, "little")])[1:]
+        require(content == b"".join((b"\x95", head, *packed)), where, "another encoding")
         entries = list(ENTRY.iter_unpack(group.table))
         numbers = [entry[0] for entry in entries]
-        require(found.name == group_name(numbers[0]), "a header", "an unknown member")
+        require(member.name == group_name(numbers[0]), "a header", "an unknown member")
         times, begins = [entry[1] for entry in entries], [entry[2] for entry in entries]
         shared = decoded(documents[: begins[0]], where)
         used: set[int] = set()
         for entry, end in zip(entries, [*begins[1:], len(documents)], strict=True):
             document = decoded(documents[entry[2] : end], where)
-            used |= self._record(found.offset, entry, document, shared)
+            used |= self._check_record(member.offset, entry, document, shared)
         require(used == set(range(len(shared))), where, "parts that no record refers to")
         spans = min(numbers), max(numbers), min(times), max(times)
-        self._index.append(IndexEntry(found.offset, len(numbers), *spans))
+        self._index.append(IndexEntry(member.offset, len(numbers), *spans))
 
-    def _record(self, offset: int, entry: tuple[Any, ...], document: Any, shared: Any) -> set[int]:
+    def _check_record(
+        self, offset: int, entry: tuple[Any, ...], document: Any, shared: Any
+    ) -> set[int]:
+        """Checks a record, and returns the positions of the shared parts that it refers to."""
         number, begun, _, flags, signature = entry
-        key = int.from_bytes(signature, "little")
         where = "the record of a call"
         require(isinstance(document, dict) and document.keys() <= _RECORD, where, "other fields")
         require(0 <= document.get("thread", 0) <= _MAX_THREAD, where, "the id of a thread")
@@ -181,61 +184,60 @@ class _File:
             if tree is not None:
                 require(tree.keys() <= _TREE, side, "other fields")
                 used |= {tree["structure"], tree["leaves"]}
-                made = {
+                document[side] = {
                     **tree,
                     "structure": shared[tree["structure"]],
                     "leaves": shared[tree["leaves"]],
                 }
-                self._trees.tree(made, side, keys)
-                document[side] = made
+                self._trees.check(document[side], side, keys)
         self._times += [begun, begun + document.get("duration_ns", 0)]
-        self._count(number, key, document, error is not None)
-        self._blob(number, offset, document.get("blob"), keys)
-        ranges = document["inputs"].get("ranges")
-        known = (error is not None) * RAISED | bool(ranges) * HAS_RANGES | bool(keys) * HAS_BLOB
-        require(flags == known, where, "flags")
-        return used
-
-    def _count(self, number: int, key: int, document: dict[str, Any], raised: bool) -> None:
-        tree = document["inputs"]
-        scalars = pack(tree.get("scalars", ()))
-        known = signature_of(tree["structure"], tree["leaves"], scalars)
-        require(key == known, "the records", "the signature of other inputs")
-        ranges = [(one["leaf"], one["min"], one["max"]) for one in tree.get("ranges", ())]
+        inputs, raised = document["inputs"], error is not None
+        scalars, ranges = pack(inputs.get("scalars", ())), inputs.get("ranges", ())
+        key = signature_of(inputs["structure"], inputs["leaves"], scalars)
+        is_signature = int.from_bytes(signature, "little") == key
+        require(is_signature, "the records", "the signature of other inputs")
         self._table.add(
-            tree["structure"], tree["leaves"], scalars, number, raised=raised, ranges=ranges
-        )
+            inputs["structure"], inputs["leaves"], scalars, number, raised=raised,
+            ranges=[(span["leaf"], span["min"], span["max"]) for span in ranges],
+        )  # fmt: skip
         self._numbers.append(number)
         self._raised += raised
+        self._check_blob(number, offset, document.get("blob"), keys)
+        expected = raised * RAISED | bool(ranges) * HAS_RANGES | bool(keys) * HAS_BLOB
+        require(flags == expected, where, "flags")
+        return used
 
-    def _blob(self, number: int, offset: int, facts: Any, keys: Mapping[str, blob.Stored]) -> None:
-        found = self._blobs.pop(number, None)
-        if found is None or facts is None:
-            require(found is facts is None and not keys, "a blob", "tensors of no leaf")
+    def _check_blob(
+        self, number: int, offset: int, facts: Any, keys: Mapping[str, blob.Stored]
+    ) -> None:
+        """Checks the blob of a call: it has exactly the tensors of these keys."""
+        where, position = "a blob", self._blobs.pop(number, None)
+        if position is None or facts is None:
+            require(position is facts is None and not keys, where, "tensors of no leaf")
             return
-        begin, size = found.start, found.size
+        begin, size = position.start, position.size
         sums = checksums_of(
             self._data[at : min(at + _PART, begin + size)]
             for at in range(begin, begin + size, _PART)
         )
-        known: dict[str, Any] = {
-            "back": offset - found.offset,
+        expected: dict[str, Any] = {
+            "back": offset - position.offset,
             "size": size,
             "checksum": sums.whole,
         }
-        known |= {"steps": sums.steps} if sums.steps else {}
-        require(facts == known, "a blob", "other facts")
+        expected |= {"steps": sums.steps} if sums.steps else {}
+        require(facts == expected, where, "other facts")
         header = self._data[begin : begin + blob.header_size(self._data[begin : begin + 8], size)]
         entries = blob.parse_header(header, size)
         for key, one in entries.items():
             stored = blob.Stored(one.dtype, one.shape, one.end - one.begin)
-            require(keys.get(key) == stored, "a blob", "a tensor that no leaf refers to")
-        require(entries.keys() == keys.keys(), "a blob", "a leaf without its tensor")
-        plain = blob.build_header({key: keys[key] for key in entries})
-        require(header == plain, "a blob", "other fields")
+            require(keys.get(key) == stored, where, "a tensor that no leaf refers to")
+        require(entries.keys() == keys.keys(), where, "a leaf without its tensor")
+        canonical = blob.build_header({key: keys[key] for key in entries})
+        require(header == canonical, where, "other fields")
         self._blob_bytes += size
 
-    def _end(self, content: bytes, offset: int) -> None:
+    def _check_end(self, content: bytes, offset: int) -> None:
         end, where = decode_end(content), "the end"
         require(encode_end(end, offset) == content, where, "other fields")
         self._is_ended = True
@@ -243,51 +245,51 @@ class _File:
         others = (end.continues, end.next_call, end.deleted, end.elsewhere)
         require(all(one is None for one in others), where, "other fields")
         require(end.manifest == self._manifest, where, "another manifest")
-        index = _of_end(end.index, "the index")
+        index = _section_content(end.index, "the index")
         has_calls = bool(self._numbers)
-        written = (
+        counts = (
             end.first_call, end.last_call, end.first_ns, end.last_ns, end.raised, end.tensor_bytes,
         )  # fmt: skip
-        known = (
+        expected = (
             min(self._numbers, default=None), max(self._numbers, default=None),
             min(self._times, default=None),
             min(max(self._times), 2**63 - 1) if has_calls else None,
             self._raised, self._blob_bytes,
         )  # fmt: skip
-        require(written == known, where, "counts of other calls")
-        known_index = b"".join(entry.pack() for entry in self._index)
-        require(index == known_index, "the index", "other groups")
+        require(counts == expected, where, "counts of other calls")
+        expected_index = b"".join(entry.pack() for entry in self._index)
+        require(index == expected_index, "the index", "other groups")
         coverage, dumps = end.coverage, end.dumps
         require(coverage.kept == len(self._numbers), "the coverage", "a count of other calls")
         are_reasons = all(isinstance(one, DropReason) for one in coverage.dropped)
         require(are_reasons, "the coverage", "a reason in other words")
         require(all(is_without_text(one.reason) for one in dumps), "a dump", "other words")
-        self._table_of(end)
+        if end.inputs is not None:
+            self._check_table(end.inputs)
 
-    def _table_of(self, end: End) -> None:
-        if end.inputs is None:
-            return
+    def _check_table(self, inputs: Any) -> None:
+        """Checks the table of inputs: its counts are those of the calls on the tape."""
         where = "the table of inputs"
-        data = _of_end(end.inputs, where)
+        data = _section_content(inputs, where)
         decoded(data, where)
         table = unpack_inputs(data)
         require(pack_inputs(table) == data, where, "other fields")
         for key, row in table.rows.items():
-            own = self._table.rows.get(key)
-            require(own is not None, where, "inputs of no call")
-            assert own is not None
-            written, known = (
+            from_calls = self._table.rows.get(key)
+            require(from_calls is not None, where, "inputs of no call")
+            assert from_calls is not None
+            written, expected = (
                 (one.seen, one.kept, one.raised, one.first, one.last, one.example, one.spans())
-                for one in (row, own)
+                for one in (row, from_calls)
             )
-            require(written == known, where, "counts of other calls")
+            require(written == expected, where, "counts of other calls")
         for kind in table.kinds.values():
             self._trees.kind(kind)
 
 
-def _of_end(section: Any, where: str) -> bytes:
-    """The bytes of a section of the end, which the writer made in the same way."""
-    found = section_of(section, where)
-    data = found.content(MAX_TABLE_BYTES, where)
-    require(found == Section.of(data, 6) and len(section) == len(found), where, "another encoding")
+def _section_content(part: Any, where: str) -> bytes:
+    """The bytes of a section of the end, which must be deflated as the writer does it."""
+    section = section_of(part, where)
+    data = section.content(MAX_TABLE_BYTES, where)
+    require(section == Section.of(data, 6) and len(part) == len(section), where, "another encoding")
     return data

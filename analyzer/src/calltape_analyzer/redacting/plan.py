@@ -1,8 +1,8 @@
-"""What becomes of each value of a tape.
+"""The redaction plan for a tape: per structure of arguments or outputs, the redacted structure and
+the fate of each scalar and tensor.
 
-Takes a tape, whose records are read once, and a policy; returns, per structure, the structure as
-the new tape has it, and a fate for each scalar and each tensor. A place has one fate in all calls:
-if a number looks like data in any of them, nothing stays of the numbers there.
+The plan reads all records first, because a place has the same fate in all calls: if its number
+looks like data in one call, it is omitted from all of them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.omission import left_of, opaque
+from calltape_analyzer.editing.omission import omitted_node, omitted_scalar
 from calltape_analyzer.observing.groups import looks_like_name
 from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes, with_children
-from calltape_analyzer.redacting.ordinals import Ordinals
-from calltape_analyzer.redacting.policy import Fact, Fate, Policy, most_private, number_fact
+from calltape_analyzer.redacting.policy import (
+    Fact,
+    Fate,
+    Ordinals,
+    Policy,
+    most_private,
+    number_fact,
+)
 from calltape_analyzer.redacting.vocabulary import is_field, plain_reason
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.lineage import unkept_of
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import Kind
 from calltape_schema.privacy import is_name, is_setting
 from calltape_schema.recent import Recent
 from calltape_schema.records import Tree
@@ -45,15 +50,17 @@ from calltape_schema.tree import (
 
 __all__ = ["ElementRange", "Plan", "TensorFate", "TreePlan"]
 
-_MAX_KNOWN = 1024
 _NUMBERS: tuple[Fact, ...] = ("setting", "size", "number")
 """From open to private."""
+_MOST_OPEN: tuple[Fate, Fate] = ("kept", "kept")
+_MEMORY_FACTOR = 20
+"""Roughly how many bytes of memory a plan takes per byte of its encoded structure."""
 
 
 @dataclass
 class ElementRange:
-    """The smallest and the largest element of the integer tensors at a place over all calls, and
-    how many elements these tensors have together."""
+    """The range of the integer tensors at a place over all calls, and how many elements these
+    tensors have in total."""
 
     min: int
     max: int
@@ -61,12 +68,7 @@ class ElementRange:
 
 
 class TensorFate(NamedTuple):
-    """What becomes of a tensor.
-
-    Attributes:
-        name: of its place.
-        elements, range: what becomes of these.
-    """
+    """The fates of a tensor's elements and range. ``name`` is its path for people."""
 
     name: str
     elements: Fate
@@ -77,14 +79,14 @@ class Plan:
     """The plan for one tape.
 
     Args:
-        tape: is read once.
-        policy: what becomes of which kind of fact.
+        tape: the tape, of which all records are read.
+        policy: decides the fate of each fact.
 
     Attributes:
-        policy: the same.
-        ordinals: of the tape.
-        omitted_numbers: the names of places whose numbers look like data and are omitted.
-        replaced_names: the names of places with texts that look like names, and are ordinals now.
+        policy: as given.
+        ordinals: the ordinals for the tape's texts, keys and threads.
+        omitted_numbers: places whose numbers look like data and are omitted.
+        replaced_names: places with texts that look like names and became ordinals.
 
     Raises:
         TapeError: the tape cannot be read.
@@ -95,17 +97,22 @@ class Plan:
         self.ordinals = Ordinals([default for _, default in policy.defaults])
         self.omitted_numbers: set[str] = set()
         self.replaced_names: set[str] = set()
-        self._numbers: dict[str, Fact] = {}
-        self._ranges: dict[tuple[str, str], ElementRange] = {}
-        self._places = Recent(_MAX_KNOWN, cost=1)
-        self._trees = Recent(_MAX_KNOWN, cost=1)
+        self._numbers: dict[str, Fact] = {}  # by name of the place
+        self._ranges: dict[tuple[str, str], ElementRange] = {}  # by name of the place and dtype
+        self._places = Recent()
+        self._trees = Recent()
         for call in tape.calls:
-            with suppress(TapeError):  # it stands in the tape's damage
-                self._note(call.record.inputs)
+            with suppress(TapeError):  # the tape's damage lists it
+                self._add_inputs(call.record.inputs)
         table = unkept_of(tape.whole.segments)
         for kind in (*table.kinds.values(), *(row.kind() for row in table.rows.values())):
-            with suppress(TapeError):  # then it is not on the new tape
-                self._note_counted(kind)
+            with suppress(TapeError):  # the new tape will not have it
+                first = sum(kind.ranks)
+                sizes = {s for axis in kind.axes[:first] if axis for s in (*axis.sizes, axis.max)}
+                places = self._places_in(kind.structure, decode_structure(kind.structure))
+                for number, name in places.numbers:
+                    if axis := kind.axes[first + number]:
+                        self._add_numbers(name, (*axis.sizes, axis.max), sizes)
 
     def of(self, structure: bytes, spec: Structure, side: str) -> TreePlan:
         """The plan for all trees of one structure.
@@ -115,10 +122,11 @@ class Plan:
             spec: the same structure, decoded.
             side: ``""`` for inputs, ``outputs`` for outputs.
         """
-        return self._trees.once((structure, side), lambda: TreePlan(spec, side, self))
+        size = _MEMORY_FACTOR * len(structure)
+        return self._trees.once((structure, side), lambda: TreePlan(spec, side, self), size)
 
-    def number(self, placed: PlacedNode) -> Fact:
-        """What the numbers at a place of the inputs are."""
+    def number_fact(self, placed: PlacedNode) -> Fact:
+        """The kind of the numbers at a place of the inputs, over all calls."""
         if placed.in_list:
             return "number"
         name = self.policy.name(placed.pattern)
@@ -128,60 +136,54 @@ class Plan:
         """The range of the integer tensors at a place; None if no call has one."""
         return self._ranges.get((name, dtype))
 
-    def _note(self, tree: Tree) -> None:
-        places = self._of(tree.structure, tree.spec())
-        long = [
-            (name, tree.scalars[at])
-            for at, name in places.numbers
-            if type(tree.scalars[at]) is not int or not is_setting(tree.scalars[at])
+    def _add_inputs(self, tree: Tree) -> None:
+        places = self._places_in(tree.structure, tree.spec())
+        not_settings = [
+            (name, tree.scalars[number])
+            for number, name in places.numbers
+            if type(tree.scalars[number]) is not int or not is_setting(tree.scalars[number])
         ]
-        facts = tree.facts() if long or tree.ranges else ()
-        sizes = {size for at in places.tensors for size in facts[at].shape} if long else set()
-        for name, value in long:
-            self._note_numbers(name, (value,), sizes)
-        for one in tree.ranges:
-            leaf, place = facts[one.leaf], places.tensors.get(one.leaf)
+        facts = tree.facts() if not_settings or tree.ranges else ()
+        sizes = {s for leaf in places.tensors for s in facts[leaf].shape} if not_settings else set()
+        for name, value in not_settings:
+            self._add_numbers(name, (value,), sizes)
+        for span in tree.ranges:
+            leaf, place = facts[span.leaf], places.tensors.get(span.leaf)
             if place is not None and leaf.dtype in INTEGER_FORMATS:
-                own = ElementRange(one.min, one.max)
-                known = self._ranges.setdefault((place, leaf.dtype), own)
-                known.min, known.max = min(known.min, one.min), max(known.max, one.max)
-                known.elements += math.prod(leaf.shape)
+                whole = self._ranges.setdefault(
+                    (place, leaf.dtype), ElementRange(span.min, span.max)
+                )
+                whole.min, whole.max = min(whole.min, span.min), max(whole.max, span.max)
+                whole.elements += math.prod(leaf.shape)
 
-    def _note_counted(self, kind: Kind) -> None:
-        first = sum(kind.ranks)
-        sizes = {size for axis in kind.axes[:first] if axis for size in (*axis.sizes, axis.max)}
-        for at, name in self._of(kind.structure, decode_structure(kind.structure)).numbers:
-            if axis := kind.axes[first + at]:
-                self._note_numbers(name, (*axis.sizes, axis.max), sizes)
-
-    def _note_numbers(self, name: str, values: Sequence[Any], sizes: Collection[int]) -> None:
+    def _add_numbers(self, name: str, values: Sequence[Any], sizes: Collection[int]) -> None:
         facts = [number_fact(value, sizes, self.policy.defaults) for value in values]
         ranks = map(_NUMBERS.index, (self._numbers.get(name, "setting"), *facts))
         self._numbers[name] = _NUMBERS[max(ranks)]
 
-    def _of(self, structure: bytes, spec: Structure) -> _Places:
-        return self._places.once(structure, lambda: self._places_in(spec))
-
-    def _places_in(self, spec: Structure) -> _Places:
-        found = _Places([], {})
-        for placed in placed_nodes(spec.root, named=self.policy.signature.positional):
-            node, name = placed.node, self.policy.name(placed.pattern)
-            if isinstance(node, TensorNode):
-                found.tensors.setdefault(node.leaf, name)
-            elif isinstance(node, ScalarNode) and node.kind not in ("str", "bytes"):
-                if placed.in_list:  # data in all calls, also where the list is shorter
-                    self._numbers[name] = "number"
-                elif not placed.in_cache:
-                    found.numbers.append((node.scalar, name))
-        return found
+    def _places_in(self, structure: bytes, spec: Structure) -> _Places:
+        places: _Places | None = self._places.get(structure)
+        if places is None:
+            places = _Places([], {})
+            for placed in placed_nodes(spec.root, named=self.policy.signature.positional):
+                node, name = placed.node, self.policy.name(placed.pattern)
+                if isinstance(node, TensorNode):
+                    places.tensors.setdefault(node.leaf, name)
+                elif isinstance(node, ScalarNode) and node.kind not in ("str", "bytes"):
+                    if placed.in_list:  # data in all calls, even where the list is shorter
+                        self._numbers[name] = "number"
+                    elif not placed.in_cache:
+                        places.numbers.append((node.scalar, name))
+            self._places.keep(structure, places, _MEMORY_FACTOR * len(structure))
+        return places
 
 
 class _Places(NamedTuple):
-    """The places in the trees of one structure, by their names.
+    """Names of the places in the trees of one structure.
 
     Attributes:
-        numbers: of the scalars that are numbers, and of which the value decides what they are.
-        tensors: of each leaf.
+        numbers: of scalars whose value decides whether they are data, with their numbers.
+        tensors: of tensors, by their numbers.
     """
 
     numbers: list[tuple[int, str]]
@@ -194,14 +196,14 @@ class TreePlan:
     Args:
         spec: the structure.
         side: ``""`` for inputs, ``outputs`` for outputs.
-        plan: of the tape.
+        plan: the plan for the tape.
 
     Attributes:
-        structure: the new structure, encoded.
-        scalars: the fate and the kind of each scalar that is a value.
-        tensors: the fate of each tensor.
+        structure: the redacted structure, encoded.
+        scalars: the fate and the kind of each scalar that is a value, by its number.
+        tensors: the fates of each tensor, by its number.
 
-    A scalar or a tensor that no node refers to has no fate: nothing of it is on the new tape.
+    A scalar or tensor that no node refers to has no fate, and is omitted.
     """
 
     def __init__(self, spec: Structure, side: str, plan: Plan) -> None:
@@ -214,71 +216,62 @@ class TreePlan:
         paths: dict[int, str] = {}
         for placed in placed_nodes(spec.root, side, plan.policy.signature.positional):
             paths[id(placed.node)] = placed.path
-            if isinstance(placed.node, TensorNode):
-                self._tensor(placed.node.leaf, placed)
-            elif isinstance(placed.node, ScalarNode):
-                self._scalar(placed.node, placed)
-            elif isinstance(placed.node, OpaqueNode) and placed.node.length is not None:
-                self._lengths.add(placed.node.length)
-        made = self._made(spec.root, paths).model_dump(exclude_none=True)
-        if side:  # a reader skips the context of outputs, so it may be anything
+            node, name = placed.node, plan.policy.name(placed.pattern)
+            # The most private fate counts if a value is at several places.
+            if isinstance(node, TensorNode):
+                first, elements, span = self.tensors.get(node.leaf, (name, *_MOST_OPEN))
+                elements = most_private(elements, plan.policy.fate(placed.path, "elements"))
+                span = most_private(span, plan.policy.fate(placed.path, "range"))
+                self.tensors[node.leaf] = TensorFate(first, elements, span)
+            elif isinstance(node, ScalarNode):
+                other, _ = self.scalars.get(node.scalar, ("kept", ""))
+                fate = most_private(other, self._scalar_fate(node, placed))
+                self.scalars[node.scalar] = fate, node.kind
+                self._names[node.scalar] = name
+            elif isinstance(node, OpaqueNode) and node.length is not None:
+                self._lengths.add(node.length)
+        root = self._redacted(spec.root, paths).model_dump(exclude_none=True)
+        if side:  # readers skip the context of outputs, so it may contain anything
             spec = spec.model_copy(update={"context": None})
-        self.structure = encode_structure(document_like(spec, made, spec.leaves, spec.scalars))
+        self.structure = encode_structure(document_like(spec, root, spec.leaves, spec.scalars))
 
-    def scalar(self, at: int, value: Any) -> Any:
-        """A scalar as the new tape has it."""
-        if at not in self.scalars:
-            is_length = at in self._lengths and 0 <= value <= MAX_DOCUMENT_BYTES
+    def scalar(self, number: int, value: Any) -> Any:
+        """The scalar that replaces a value on the new tape."""
+        if number not in self.scalars:
+            is_length = number in self._lengths and 0 <= value <= MAX_DOCUMENT_BYTES
             return value if is_length else 0
-        fate, kind = self.scalars[at]
+        fate, kind = self.scalars[number]
         if fate == "omitted":
-            return left_of(kind, value)
+            return omitted_scalar(kind, value)
         if fate == "kept":
-            return _without_bits(value)
+            return _with_plain_nans(value)
         if isinstance(value, bytes):
             return self._plan.ordinals.data(value)
-        made = self._plan.ordinals.text(value)
-        if made != value and looks_like_name(value):
-            self._plan.replaced_names.add(self._names[at])
-        return made
+        ordinal = self._plan.ordinals.text(value)
+        if ordinal != value and looks_like_name(value):
+            self._plan.replaced_names.add(self._names[number])
+        return ordinal
 
-    def is_counted(self, at: int) -> bool:
-        """Whether the counts of calls that are on no tape may have the values of a scalar. They
-        have those of ints only."""
-        return self.scalars[at] == ("kept", "int") if at in self.scalars else at in self._lengths
+    def is_counted(self, number: int) -> bool:
+        """Whether the counted inputs of calls that were not kept may have the values of a scalar,
+        which must be an int."""
+        if number in self.scalars:
+            return self.scalars[number] == ("kept", "int")
+        return number in self._lengths
 
-    def _tensor(self, leaf: int, placed: PlacedNode) -> None:
-        fate, path = self._policy.fate, placed.path
-        name = self._policy.name(placed.pattern)
-        found = TensorFate(name, fate(path, "elements"), fate(path, "range"))
-        known = self.tensors.get(leaf, found)
-        # Of a tensor at several places, the most private fate counts.
-        self.tensors[leaf] = TensorFate(
-            known.name,
-            most_private(known.elements, found.elements),
-            most_private(known.range, found.range),
-        )
-
-    def _scalar(self, node: ScalarNode, placed: PlacedNode) -> None:
-        fate, name = self._fate(node, placed), self._policy.name(placed.pattern)
-        known, _ = self.scalars.get(node.scalar, (fate, ""))
-        self.scalars[node.scalar] = most_private(known, fate), node.kind
-        self._names[node.scalar] = name
-
-    def _fate(self, node: ScalarNode, placed: PlacedNode) -> Fate:
+    def _scalar_fate(self, node: ScalarNode, placed: PlacedNode) -> Fate:
         if placed.is_setting:
             return "kept"
         if self._side:
             return self._policy.fate(placed.path, "returned")
         if node.kind in ("str", "bytes"):
             return self._policy.fate(placed.path, "text")
-        fact = self._plan.number(placed)
+        fact = self._plan.number_fact(placed)
         if fact == "number" and self._policy.request(placed.path) is None:
             self._plan.omitted_numbers.add(self._policy.name(placed.pattern))
         return self._policy.fate(placed.path, fact)
 
-    def _made(self, node: Node, paths: Mapping[int, str]) -> Node:
-        """A node as the new tape has it."""
+    def _redacted(self, node: Node, paths: Mapping[int, str]) -> Node:
         path = paths[id(node)]
         changes: dict[str, Any] = {}
         if isinstance(node, OpaqueNode):
@@ -296,29 +289,28 @@ class TreePlan:
             changes["fields"] = tuple(
                 field if is_field(field) else self._key(field, path) for field in node.fields
             )
-        made = with_children(node, lambda child: self._made(child, paths))
-        made = made.model_copy(update=changes) if changes else made
-        if isinstance(made, ScalarNode) and self.scalars[made.scalar][0] == "omitted":
-            return opaque(made)
-        return made
+        redacted = with_children(node, lambda child: self._redacted(child, paths))
+        redacted = redacted.model_copy(update=changes) if changes else redacted
+        if isinstance(redacted, ScalarNode) and self.scalars[redacted.scalar][0] == "omitted":
+            return omitted_node(redacted)
+        return redacted
 
     def _key(self, key: Any, path: str) -> Any:
-        """A key of a dict. One that looks like a name from code stays, and so does one at a path
-        that is kept."""
+        """A key of a dict, or its ordinal. Keys that look like names from code stay, and so do keys
+        at a path that is kept."""
         if not key or is_name(key) or (path == "kwargs" and key in self._policy.signature.by_name):
             return key
         if self._policy.fate(f"{path}.{key}" if path else str(key), "key") == "kept":
             return key
         parts = key if isinstance(key, tuple) else (key,)
-        made = tuple(
+        redacted = tuple(
             part if is_name(part) or not part else self._plan.ordinals.key(part) for part in parts
         )
-        return made if isinstance(key, tuple) else made[0]
+        return redacted if isinstance(key, tuple) else redacted[0]
 
 
-def _without_bits(value: Any) -> Any:
-    """A scalar whose NaNs are the one that Python makes: the bits of another one are shown nowhere,
-    and may be data."""
+def _with_plain_nans(value: Any) -> Any:
+    """A scalar whose NaNs have the bits of Python's own NaN, because other bits may hide data."""
     if isinstance(value, tuple):
-        return tuple(map(_without_bits, value))
+        return tuple(map(_with_plain_nans, value))
     return math.nan if isinstance(value, float) and math.isnan(value) else value

@@ -1,36 +1,42 @@
-"""What becomes of each fact of a call: one function of its place and its kind.
+"""The fate of each fact on a tape by its path and kind: kept, replaced or omitted.
 
-Takes patterns of paths, as a user gives them; returns the fate of a fact: it stays, something that
-says less takes its place, or nothing stays of it.
+Private texts, keys and threads are replaced by ordinals: the first text on a tape becomes ``text
+1``. Ordinals show which values are equal. Of a text they also show whether it is a name, a word or
+prose, because the analysis depends on it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from calltape_analyzer.editing.omission import names_of_path
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.editing.omission import names_of_path, shown_path
+from calltape_analyzer.errors import RedactionError, UsageError
+from calltape_analyzer.observing.groups import looks_like_name, may_be_switch
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.redacting.vocabulary import is_default
 from calltape_schema.privacy import is_exact, is_setting, matches_whole, specificity
 from calltape_schema.remedies import Remedy
 
 __all__ = [
-    "FATES", "KEEP", "SHAPES_ONLY", "Fact", "Fate", "Policy", "Request",
+    "FATES", "KEEP", "SHAPES_ONLY", "Fact", "Fate", "Ordinals", "Policy", "Request", "is_ordinal",
     "most_private", "number_fact",
 ]  # fmt: skip
 
 Fact = Literal[
     "elements", "range", "text", "setting", "size", "number", "key", "enum value", "returned"
 ]  # fmt: skip
-"""A kind of fact. A number in an argument is a setting, a size, or else data."""
+"""A kind of fact. A number in an argument is a setting, a size, or data (``number``)."""
 
 Fate = Literal["kept", "replaced", "omitted"]
-"""From open to private. What replaces a text or a key is an ordinal; a range, that of all calls.
-Of a text that is omitted the length stays."""
+"""What happens to a fact. Ordinals replace texts and keys, and the range over all calls replaces
+that of one call. An omitted text leaves its length."""
 
 FATES: tuple[Fate, ...] = ("kept", "replaced", "omitted")
+"""From open to private."""
 
 _FATES: Mapping[Fact, tuple[Fate, Fate]] = {
     "range": ("replaced", "omitted"),
@@ -39,21 +45,24 @@ _FATES: Mapping[Fact, tuple[Fate, Fate]] = {
     "setting": ("kept", "kept"),
     "size": ("kept", "omitted"),
 }
-"""What becomes of a fact by default, and under ``shapes_only``. One without an entry is omitted."""
+"""The fates of a fact by default and under ``shapes_only``. Facts without an entry are omitted."""
 
 _Option = Literal["keep", "shapes_only"]
 KEEP, SHAPES_ONLY = Remedy("keep", "--keep"), Remedy("shapes_only", "--shapes-only")
-"""What the options are called."""
+
+_MAX_ORDINALS = 2**20
+"""These take about 200 MB of memory."""
+_ORDINAL = re.compile(r"text ?[1-9]\d{0,6}|~[1-9]\d{0,6}|\([1-9]\d{0,6}\)", re.ASCII)
 
 
 def number_fact(value: object, sizes: Collection[int], defaults: Collection[object]) -> Fact:
-    """What a number in an argument is. One that equals a size of a tensor beside it, or the default
-    of a parameter, tells nothing that the tape does not tell anyway.
+    """The kind of a number in an argument. A number that equals a size of a tensor of the same
+    call, or the default of a parameter, reveals nothing new.
 
     Args:
-        value: a number, or a complex one as it stands on a tape.
-        sizes: of the tensors of the same call.
-        defaults: of the recorded method's parameters, each with its type.
+        value: a number, or the two parts of a complex one.
+        sizes: the sizes of the tensors of the same call.
+        defaults: the defaults of the recorded method's parameters, as pairs of type and value.
     """
     parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
     if all(map(is_setting, parts)) or (type(value), value) in defaults:
@@ -67,26 +76,26 @@ def most_private(*fates: Fate) -> Fate:
 
 
 class Request(NamedTuple):
-    """A pattern that a user gave for an option."""
+    """A pattern of the user, and the option that has it."""
 
     option: _Option
     pattern: str
 
 
 class Policy:
-    """What becomes of which fact.
+    """Decides the fate of facts.
 
-    The pattern with the most characters that are no wildcards decides; of equally long ones the
-    more private.
+    If several patterns match a path, the one with the most characters other than wildcards decides;
+    of equally long ones, the more private one.
 
     Args:
         signature: names the positional arguments.
-        keep: patterns of paths whose values stay, in the language of the recorder's ``values=``.
-        shapes_only: patterns of paths of which nothing stays but shapes.
+        keep: path patterns of values to keep, as in the recorder's ``values=``.
+        shapes_only: path patterns of values to reduce to their shapes.
 
     Attributes:
-        signature: the same.
-        defaults: of the parameters, each with its type: they are code.
+        signature: as given.
+        defaults: the defaults of the parameters, as pairs of type and value. They are code.
 
     Raises:
         UsageError: a pattern is empty.
@@ -110,34 +119,93 @@ class Policy:
         self._matched: set[str] = set()
 
     def fate(self, path: str, fact: Fact) -> Fate:
-        """What becomes of a fact at a path."""
+        """The fate of a fact at a path."""
         request = self.request(path)
-        by_default, closed = _FATES.get(fact, ("omitted", "omitted"))
+        by_default, shapes_only = _FATES.get(fact, ("omitted", "omitted"))
         if request is None:
             return by_default
         if request.option == "keep":
             return "kept"
-        # A pattern without wildcards says "this is private", and takes settings too.
-        return "omitted" if fact == "setting" and is_exact(request.pattern) else closed
+        # A pattern without wildcards means this one value, and omits even a setting.
+        return "omitted" if fact == "setting" and is_exact(request.pattern) else shapes_only
 
     def request(self, path: str) -> Request | None:
-        """The pattern that decides about a path; None if there is none."""
+        """The pattern that decides about a path; None if none matches."""
         names = list(names_of_path(path, self.signature)) if path else []
         matching = [one for one in self._by_precedence if matches_whole(one.pattern, names)]
         self._matched.update(one.pattern for one in matching)
         return matching[0] if matching else None
 
     def name(self, path: str) -> str:
-        """A path as people read it: from the name of the parameter on."""
-        return list(names_of_path(path, self.signature))[-1]
+        """A path for people, which begins with the name of the parameter."""
+        return shown_path(path, self.signature)
 
     @property
     def unmatched(self) -> list[str]:
-        """The patterns that named nothing so far."""
-        every = (pattern for given in self._given.values() for pattern in given)
-        return [pattern for pattern in dict.fromkeys(every) if pattern not in self._matched]
+        """The patterns that have matched no path so far."""
+        patterns = (pattern for given in self._given.values() for pattern in given)
+        return [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._matched]
 
     @property
     def options(self) -> dict[str, list[str]]:
-        """What was asked for, as the history of a tape has it."""
+        """The given patterns by option, for the history of the new tape."""
         return {option: list(given) for option, given in self._given.items() if given}
+
+
+def is_ordinal(value: str | bytes) -> bool:
+    """Whether a text or a key has the form of an ordinal."""
+    text = value if isinstance(value, str) else value.decode("latin-1")
+    return _ORDINAL.fullmatch(text) is not None
+
+
+class Ordinals:
+    """Replacements for the texts, keys and threads of one tape, numbered as they are first read.
+
+    Args:
+        code: texts that are defaults of parameters. They are code, and are not replaced.
+    """
+
+    def __init__(self, code: Collection[Any]) -> None:
+        self._code = frozenset(one for one in code if isinstance(one, str))
+        self._ordinals: dict[bytes, str] = {}  # by a hash of the value
+        self._counts: Counter[str] = Counter()
+
+    def text(self, value: str) -> str:
+        """A name for a name, a word for a word, and else prose."""
+        if not value or value in self._code:
+            return value
+        is_word = may_be_switch(value)
+        return self._ordinal(
+            "text{}" if looks_like_name(value) else "~{}" if is_word else "text {}", value
+        )
+
+    def data(self, value: bytes) -> bytes:
+        """Bytes of a word for a word, and else of prose."""
+        form = "~{}" if may_be_switch(value.decode("latin-1")) else "text {}"
+        return self._ordinal(form, value).encode() if value else value
+
+    def key(self, value: Any) -> str:
+        """A key of a dict, or a part of one. No name in code looks like it."""
+        return self._ordinal("({})", value)
+
+    def thread(self, value: int) -> int:
+        """A number for the id of a thread. 0, an unknown thread, stays."""
+        return int(self._ordinal("{}", value)) if value else 0
+
+    def _ordinal(self, form: str, value: Any) -> str:
+        # The repr also distinguishes values of different types.
+        digest = hashlib.blake2b(f"{form}{value!r}".encode(), digest_size=16).digest()
+        ordinal = self._ordinals.get(digest)
+        if ordinal is not None:
+            return ordinal
+        if len(self._ordinals) >= _MAX_ORDINALS:
+            raise RedactionError(
+                f"the tape has more than {_MAX_ORDINALS:,} different texts and keys",
+                advice=f"redact a part of it, or leave texts out with `{SHAPES_ONLY}`; nothing was "
+                "written",
+            )
+        self._counts[form] += 1
+        while form.format(self._counts[form]) in self._code:
+            self._counts[form] += 1
+        ordinal = self._ordinals[digest] = form.format(self._counts[form])
+        return ordinal

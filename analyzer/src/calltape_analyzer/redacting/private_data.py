@@ -1,7 +1,6 @@
-"""What on a tape may tell of a person or a machine.
+"""``private_data``: what on a tape may identify a person or a machine.
 
-Takes a tape; returns one finding per place and kind, or per call: where it stands, in how many
-calls, and what to do about it. No value is ever in a finding.
+A finding names a place and a kind, the number of calls, and what to do. It never contains a value.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from calltape_analyzer.editing.omission import names_of_path
+from calltape_analyzer.editing.omission import shown_path
 from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.plain_data import PlainData, Sketch, Text
 from calltape_analyzer.pytree.nodes import names_of_children, placed_nodes, unreferenced
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.redacting.ordinals import is_ordinal
-from calltape_analyzer.redacting.policy import number_fact
+from calltape_analyzer.redacting.policy import is_ordinal, number_fact
 from calltape_analyzer.redacting.vocabulary import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, merge_alike, printable, some_of
@@ -40,14 +38,13 @@ from calltape_schema.tree import (
 __all__ = ["PrivateData", "PrivateFinding", "private_data"]
 
 _MAX_FINDINGS = 10_000
-_MAX_KNOWN = 4096
 _INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
 _IMAGE_CHANNELS = frozenset({1, 3, 4})
 _LEAST_IMAGE = 16
 _LEAST_SAMPLES = 4000
 _MAX_PLACES = 10_000
 _ARGUMENTS = ("", "kwargs")
-"""Which keyword arguments are given may differ. Their names are code."""
+"""Calls may pass different keyword arguments. Their names are code."""
 
 _OUT, _ALL_OUT = "`calltape redact` takes it out", "`calltape redact` takes them out"
 _NEVER = Remedy(
@@ -103,11 +100,11 @@ _KINDS: dict[str, tuple[str, str | Remedy]] = {
         "they stay, because they say what was recorded; rename the class if its name is a secret",
     ),
 }  # fmt: skip
-"""What it is, and what to do about it, the most harmful first. ``EXACT`` stands for the path that
-``values=`` takes."""
-_BY_HARM = {kind: number for number, kind in enumerate(_KINDS)}
-_NEVER_CUT = frozenset({"text", "unreferenced", "key", "varying_keys", "exception"})
-"""Kinds that are whole texts of a person: a summary names each of them."""
+"""Description and advice for each kind, the most harmful first. ``EXACT`` stands for the path to
+pass to ``values=``."""
+_ORDER = {kind: number for number, kind in enumerate(_KINDS)}
+_ALWAYS_NAMED = frozenset({"text", "unreferenced", "key", "varying_keys", "exception"})
+"""Kinds that may contain whole texts of a person. A summary never omits them."""
 
 
 class PrivateFinding(PlainData):
@@ -117,7 +114,7 @@ class PrivateFinding(PlainData):
         kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``number``,
             ``key``, ``varying_keys``, ``unreferenced``, ``enum_value``, ``exception``, ``thread``,
             ``time``, ``host``, ``platform``, ``files``, ``module``, ``policy`` or ``dump``.
-        place: where it is in a call (``prompt``, ``outputs.text``), with a star for each key that
+        place: the path in a call (``prompt``, ``outputs.text``), with a star for each key that
             looks like data (``users.*``); None if it is about a call or the tape as a whole.
         calls: how many calls have it; None if it is about the tape.
         call: the address of the call, if calls are listed one by one.
@@ -130,20 +127,15 @@ class PrivateFinding(PlainData):
     call: str | None = None
     advice: Text
 
-    def words(self) -> tuple[str, str, str, int | str, str]:
-        """The address of the call, what it is, where, in how many calls, and what to do."""
-        calls = "" if self.calls is None else self.calls
-        return self.call or "", _KINDS[self.kind][0], self.place or "", calls, self.advice
-
-    def what(self) -> str:
-        """What it is, where, and in how many calls, without advice."""
+    def summary(self) -> str:
+        """Description, place and number of calls, without advice."""
         where = "" if self.place is None else f" at {printable(self.place)}"
         calls = "" if self.calls is None else f" ({counted(self.calls, 'call')})"
         return f"{_KINDS[self.kind][0]}{where}{calls}"
 
     def __str__(self) -> str:
         which = "" if self.call is None else f"call {self.call}: "
-        return f"{which}{self.what()}: {self.advice}."
+        return f"{which}{self.summary()}: {self.advice}."
 
 
 class PrivateData(PlainData):
@@ -153,10 +145,10 @@ class PrivateData(PlainData):
         calls: how many calls were examined.
         findings: by place; or by call, if you asked for that.
         more: how many findings are not listed because there are too many.
-        redacted: ``all`` if the tape was redacted: then the remaining texts and numbers are those
-            that its history says were kept. ``part`` if that is true only of some calls; None if of
-            none.
-        never: what no tape has, in words.
+        redacted: ``all`` if all calls were redacted; then the remaining texts and numbers are those
+            that its history says were kept. ``part`` if only some calls were redacted, None if
+            none was.
+        never: what no tape contains, in words.
     """
 
     calls: int
@@ -169,13 +161,21 @@ class PrivateData(PlainData):
     )
 
     def __repr__(self) -> str:
-        found = counted(len(self.findings) + self.more, "finding")
+        findings = counted(len(self.findings) + self.more, "finding")
         state = {None: "", "part": ", a part is redacted", "all": ", redacted"}[self.redacted]
-        return f"<PrivateData of {counted(self.calls, 'call')}: {found}{state}>"
+        return f"<PrivateData of {counted(self.calls, 'call')}: {findings}{state}>"
 
     def _sketch(self) -> Sketch:
-        findings = self._joined()
-        rows = [one.words() for one in findings]
+        rows = [
+            (
+                one.call or "",
+                _KINDS[one.kind][0],
+                one.place or "",
+                "" if one.calls is None else one.calls,
+                one.advice,
+            )
+            for one in self._joined()
+        ]
         facts = [("calls", self.calls), ("findings", len(self.findings) + self.more)]
         head = ("call", "what", "where", "calls", "advice")
         total, note = len(rows) + self.more, ". ".join(self._notes())
@@ -188,17 +188,16 @@ class PrivateData(PlainData):
         return "\n".join([*lines, *self._notes()])
 
     def short(self, most: int) -> str | None:
-        """The findings in one line, with what to do; None if there are none.
+        """The findings in one line, with advice; None if there are none.
 
         Args:
-            most: how many findings to name, in addition to texts, keys and errors, which are always
-                named.
+            most: how many findings to name. All texts, keys and exceptions are named in any case.
         """
         findings = self._joined()
         if not findings:
             return None
-        most = max(most, sum(one.kind in _NEVER_CUT for one in findings))
-        named = [one.what() for one in findings]
+        most = max(most, sum(one.kind in _ALWAYS_NAMED for one in findings))
+        named = [one.summary() for one in findings]
         advice = {
             None: "`calltape redact` makes a tape that can be given away",
             "part": "Only a part of the tape was redacted; `calltape redact` redacts all of it",
@@ -207,11 +206,24 @@ class PrivateData(PlainData):
         return f"{some_of(named, most, '; ')}. {advice}"
 
     def _joined(self) -> list[PrivateFinding]:
-        """The findings as they are told: the most harmful of a call, or of the tape, first."""
-        placed = [one for one in self.findings if one.place is not None]
-        joined = [*_joined(placed), *(one for one in self.findings if one.place is None)]
-        order = {call: place for place, call in enumerate(dict.fromkeys(o.call for o in joined))}
-        return sorted(joined, key=lambda one: (order[one.call], _BY_HARM[one.kind]))
+        """The findings to show: one for places that differ only in positions in lists, and the
+        most harmful of each call first."""
+        groups: dict[tuple[str, str | None], list[PrivateFinding]] = {}
+        for one in self.findings:
+            if one.place is not None:
+                groups.setdefault((one.kind, one.call), []).append(one)
+        joined: list[PrivateFinding] = []
+        for (kind, call), group in groups.items():
+            places = {one.place for one in group}
+            for place, calls in merge_alike((one.place or "", one.calls) for one in group):
+                # A place that stands for several is not a path that one can paste.
+                advice = _advice(kind, place if place in places else "PATH")
+                joined.append(
+                    PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice)
+                )
+        joined += (one for one in self.findings if one.place is None)
+        order = {call: number for number, call in enumerate(dict.fromkeys(o.call for o in joined))}
+        return sorted(joined, key=lambda one: (order[one.call], _ORDER[one.kind]))
 
     def _notes(self) -> Iterator[str]:
         if self.redacted == "part":
@@ -227,21 +239,9 @@ class PrivateData(PlainData):
         yield self.never
 
 
-def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:
-    """The findings, with one for those whose paths differ only in positions in lists."""
-    groups: dict[tuple[str, str | None], list[PrivateFinding]] = {}
-    for one in findings:
-        groups.setdefault((one.kind, one.call), []).append(one)
-    for (kind, call), same in groups.items():
-        known = {one.place for one in same}
-        for place, calls in merge_alike((one.place or "", one.calls) for one in same):
-            # What stands for several places is no path that one can paste.
-            advice = _advice(kind, place if place in known else "PATH")
-            yield PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice)
-
-
 def _advice(kind: str, place: str = "") -> str:
-    exact = place.partition(".*")[0].replace("*", "PATH")  # a pattern omits no numbers
+    # Only a path without wildcards omits numbers.
+    exact = place.partition(".*")[0].replace("*", "PATH")
     return str(_KINDS[kind][1]).replace("EXACT", printable(exact))
 
 
@@ -257,25 +257,26 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
         UsageError: this is not a tape.
     """
     check_tape(tape, "private_data")
-    found: dict[tuple[str, str | None, str | None], int] = {}
-    known = Recent(_MAX_KNOWN, cost=1)
-    data_keys = {
-        place: frozenset(str(one[1]) for one in names if isinstance(one, tuple))
-        for place, names in tape.signature.data_keys().items()
+    counts: dict[tuple[str, str | None, str | None], int] = {}
+    by_tree = Recent()
+    # By path of a dict whose keys differ from call to call, the keys that do not.
+    fixed_keys = {
+        path: frozenset(str(one[1]) for one in names if isinstance(one, tuple))
+        for path, names in tape.signature.data_keys().items()
     }
-    count = more = 0
+    examined = more = 0
     for call in tape.calls:
         try:
-            kinds = dict.fromkeys(_of_call(call, tape, known, data_keys))
+            kinds = dict.fromkeys(_of_call(call, tape, by_tree, fixed_keys))
         except TapeError as error:
             if not is_damage(error):
                 raise
-            continue  # it stands in the tape's damage
-        count += 1
+            continue  # the tape's damage lists it
+        examined += 1
         for kind, place in kinds:
             key = kind, place, call.address if by_call else None
-            if key in found or len(found) < _MAX_FINDINGS:
-                found[key] = found.get(key, 0) + 1
+            if key in counts or len(counts) < _MAX_FINDINGS:
+                counts[key] = counts.get(key, 0) + 1
             else:
                 more += 1
     findings = [
@@ -283,58 +284,48 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
             kind=kind, place=place, calls=None if by_call else calls, call=address,
             advice=_advice(kind, place or ""),
         )
-        for (kind, place, address), calls in found.items()
+        for (kind, place, address), calls in counts.items()
     ]  # fmt: skip
     of_tape: list[tuple[str, str | None]] = [
         ("varying_keys", place) for place in varying_keys(tape)
     ]
-    of_tape += ((kind, None) for kind in dict.fromkeys(_of_tape(tape, count)))
+    of_tape += ((kind, None) for kind in dict.fromkeys(_of_tape(tape, examined)))
     findings += (PrivateFinding(kind=k, place=p, advice=_advice(k)) for k, p in of_tape)
-    return PrivateData(calls=count, findings=tuple(findings), more=more, redacted=tape.redacted)
+    return PrivateData(calls=examined, findings=tuple(findings), more=more, redacted=tape.redacted)
 
 
 def _of_call(
-    call: Call,
-    tape: Tape,
-    known: Recent,
-    data_keys: Mapping[str, frozenset[str]],
+    call: Call, tape: Tape, by_tree: Recent, fixed_keys: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[str, str | None]]:
+    """Kinds and places of a call's findings."""
     record = call.record
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
         if tree is not None:
             key = tree.structure, tree.leaves, tree.ranges, tuple(tree.scalars), root
-            paths: list[tuple[str, str]] = known.once(
-                key, partial(list, _of_tree(tree, root, tape.signature))
+            size = 2 * len(tree.structure) + len(tree.leaves)
+            findings: list[tuple[str, str]] = by_tree.once(
+                key, partial(list, _of_tree(tree, root, tape.signature)), size
             )
-            for path, kind in paths:
+            for path, kind in findings:
                 if not path:
                     yield kind, None
                     continue
-                place = list(names_of_path(path, tape.signature))[-1]
-                yield kind, _starred(place, data_keys)
+                place = shown_path(path, tape.signature)
+                for dict_path, names in fixed_keys.items():
+                    if place.startswith(f"{dict_path}."):
+                        name, dot, below = place[len(dict_path) + 1 :].partition(".")
+                        if name not in names:
+                            place = f"{dict_path}.*{dot}{below}"
+                yield kind, place
     if record.error is not None and not is_without_text(record.error.message):
         yield "exception", None
-
-
-def _starred(place: str, data_keys: Mapping[str, frozenset[str]]) -> str:
-    """A place with a star for a key that does not come back from call to call.
-
-    Args:
-        place: a path in a call.
-        data_keys: by the path of a dict with such keys its other ones.
-    """
-    for path, names in data_keys.items():
-        if place.startswith(f"{path}."):
-            key, dot, below = place[len(path) + 1 :].partition(".")
-            if key not in names:
-                place = f"{path}.*{dot}{below}"
-    return place
 
 
 def _of_tree(tree: Tree, root: str, signature: Signature) -> Iterator[tuple[str, str]]:
     if any(unreferenced(tree)):
         yield "", "unreferenced"
-    facts, masks = tree.facts(), _masks_of(tree)
+    facts = tree.facts()
+    masks = {span.leaf for span in tree.ranges if span.min >= 0 and span.max <= 1}
     sizes = {size for leaf in facts for size in leaf.shape}
     defaults = {(type(one.default), one.default) for one in signature.parameters}
     for placed in placed_nodes(tree.spec().root, root, signature.positional):
@@ -361,19 +352,9 @@ def _of_tree(tree: Tree, root: str, signature: Signature) -> Iterator[tuple[str,
                 yield path, "key"
 
 
-def _masks_of(tree: Tree) -> frozenset[int]:
-    """The numbers of the integer tensors that hold nothing but 0 and 1, as their ranges say."""
-    return frozenset(one.leaf for one in tree.ranges if one.min >= 0 and one.max <= 1)
-
-
-def _looks_like(leaf: Leaf, *, is_mask: bool = False) -> tuple[str, ...]:
+def _looks_like(leaf: Leaf, *, is_mask: bool) -> tuple[str, ...]:
     """What the values of a tensor may be, by its dtype and shape: ``token_ids``, ``image`` or
-    ``audio``.
-
-    Args:
-        leaf: the tensor.
-        is_mask: whether it holds nothing but 0 and 1: no ids, but maybe a scanned page.
-    """
+    ``audio``. A mask, whose elements are all 0 or 1, has no ids, but may be a scanned page."""
     if leaf.dtype in _INTEGERS and len(leaf.shape) in (1, 2) and max(leaf.shape, default=0) > 1:
         return () if is_mask else ("token_ids",)
     if not leaf.dtype.startswith(("float", "bfloat", "uint8")) or not leaf.shape:
@@ -410,23 +391,25 @@ def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
 
 
 def varying_keys(tape: Tape) -> list[str]:
-    """The places of the dicts that have other words as keys in some calls than in others. A plain
-    word stays on a redacted tape, as nothing tells ``alice`` from ``image``; but the names of
-    settings are the same in every call, and the names of users are not. Keys that look like data
-    do not count: they are replaced. Reads records, and no values of tensors."""
+    """Paths of the dicts whose keys differ from call to call, although they are plain words.
+
+    Redaction keeps plain words, because nothing distinguishes ``alice`` from ``image``. Names of
+    settings are the same in all calls, though, and names of users are not. Keys that look like data
+    are replaced, and do not count here.
+    """
     first: dict[str, frozenset[Any]] = {}
-    found: dict[str, None] = {}
-    known: set[tuple[str, bytes]] = set()
+    varying: dict[str, None] = {}
+    visited: set[tuple[str, bytes]] = set()
     for call in tape.calls:
         for tree, root in ((call.record.inputs, ""), (call.record.outputs, "outputs")):
-            if tree is None or (root, tree.structure) in known:
+            if tree is None or (root, tree.structure) in visited:
                 continue
-            known.add((root, tree.structure))
+            visited.add((root, tree.structure))
             for placed in placed_nodes(tree.spec().root, root):
-                node, place = placed.node, placed.pattern
+                node, path = placed.node, placed.pattern
                 if not isinstance(node, DictNode) or placed.path in _ARGUMENTS:
                     continue
                 keys = frozenset(k for k in node.keys if isinstance(k, str) and is_name(k))
-                if len(first) < _MAX_PLACES and first.setdefault(place, keys) != keys:
-                    found[place] = None
-    return [list(names_of_path(place, tape.signature))[-1] for place in found]
+                if len(first) < _MAX_PLACES and first.setdefault(path, keys) != keys:
+                    varying[path] = None
+    return [shown_path(path, tape.signature) for path in varying]

@@ -1,9 +1,7 @@
-"""The words that may be on a redacted tape: the allowlist of all text that is neither an
-ordinal nor was asked for.
+"""The allowlist of text on a redacted tape, other than ordinals and what the user keeps.
 
-Text that a recorder writes is one of a few sentences, and what is named in code has the form of a
-name. Any other text on a tape, at whatever place, may be data. The construction of the new tape
-takes its words from here, and the check of its bytes asks the same functions.
+A recorder writes only a few sentences, and names in code have the form of names. Any other text may
+be data. Both the redaction and the check of its result use these functions.
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ __all__ = [
     "plain_version",
 ]  # fmt: skip
 
-_MOST_DIGITS = 8
-"""A name from code has fewer digits in a row than the number of a card, a phone or an account."""
-_MOST_DIGITS_IN_ALL = 12
+_MAX_DIGITS = 8
+"""Of a part of a name in code: fewer than the number of a card, a phone or an account has."""
+_MAX_DIGITS_IN_ALL = 12
 
 _NAME = re.compile(r"[\w.<>\-]{1,512}")
 _CLASS = re.compile(r"[\w.<>\-\[\]|,'\"*]{1,512}")  # a class may be generic: Page[int]
 _HASH = re.compile(r"(?=[0-9]*[a-f])[0-9a-f]{32,64}")
-"""A part of the name of a module that transformers downloaded: the commit."""
+"""The commit in the name of a module that transformers downloaded."""
 _TORCH_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}(\[\w{1,8}\]|:\d{1,3})?", re.ASCII)
-_MOST_DIGITS_OF_TORCH = 4
+_MAX_DIGITS_OF_TORCH = 6
 
 _PATTERN = re.compile(r"[\w.*?\[\]\-]{0,256}")
 _ENUM_NAME = re.compile(r"[\w .|+/\-]{1,128}")
-_MOST_IN_WORD = 32
-_LEAST_BYTES = 8
-"""An id of 16 random bytes has more different ones."""
+_MAX_WORD = 32
+_LEAST_DISTINCT_BYTES = 8
+"""An id of 16 random bytes has more."""
 
 _VERSION = re.compile(
     r"\d{1,4}(\.\d{1,3}){0,3}((a|b|rc|\.post|\.dev)\d{1,8})?(\+(cpu|xpu|cu\d{2,3}|rocm\d(\.\d){0,2}))?(?![\w.])",
@@ -59,7 +57,7 @@ _MACHINES = re.compile(r"x86_64|AMD64|aarch64|arm64|ppc64le|s390x|riscv64|i686")
 VERBS = frozenset(
     {"filter", "merge", "recover", "redact", "minimise", "replay", "survey", "update"}
 )
-"""What a step of the history may say that was done."""
+"""The verbs of steps in the history."""
 
 _REASONS = """
 policy|internal|queue_full|under way|unknown class|a module|a tracer|contains itself
@@ -81,8 +79,8 @@ it returned (a|an) (async generator|generator|coroutine), which had not run
 raised after # chunks|closed by its consumer after # chunks
 # of # chunks kept: %(; closed by its consumer after # chunks)?
 """
-"""What the recorder says of a value that is not on the tape (``#`` is a number, ``@`` a class,
-``~`` a word of torch or NumPy, ``%`` why a stream was cut), and since when it sees calls."""
+"""The recorder's reasons why a value is missing, and since when it sees calls. ``#`` is a number,
+``@`` a class, ``~`` a word of torch or NumPy, and ``%`` why a stream was cut."""
 
 _HOLES = {
     "#": r"\d{1,8}", "@": r"(?P<class>\S+)", "~": r"[a-z][a-z0-9_]{0,31}(\[\w{1,8}\])?",
@@ -93,7 +91,7 @@ _HOLES = {
 def _forms() -> list[re.Pattern[str]]:
     lines = "|".join(_REASONS.split("\n")).strip("|")
     depth, forms = 0, [""]
-    for character in lines:  # a bar within brackets belongs to its sentence
+    for character in lines:  # a bar in parentheses does not end a sentence
         depth += {"(": 1, ")": -1}.get(character, 0)
         if character == "|" and not depth:
             forms.append("")
@@ -106,20 +104,19 @@ _FORMS = _forms()
 
 
 def plain_reason(text: str) -> str:
-    """Why something is not on a tape, if a recorder says it in these words; else how long the text
-    was."""
+    """A reason that a recorder writes; for any other text, its length in words."""
     if is_without_text(text):
         return text
     for form in _FORMS:
-        found = form.fullmatch(text)
-        if found is not None:
-            named = found.groupdict().get("class")
-            return text if named is None or is_class_name(named) else length_of_text(text)
+        match = form.fullmatch(text)
+        if match is not None:
+            name = match.groupdict().get("class")
+            return text if name is None or is_class_name(name) else length_of_text(text)
     return length_of_text(text)
 
 
 def is_code_name(text: str) -> bool:
-    """Whether a text has the form of a name from code, maybe with dots: ``layers.0.forward``."""
+    """Whether a text has the form of a name in code, such as ``layers.0.forward``."""
     return _NAME.fullmatch(text) is not None and _has_few_digits(text)
 
 
@@ -134,51 +131,51 @@ def _has_few_digits(text: str) -> bool:
         for part in re.split(r"[.:\-]", text)
         if not _HASH.fullmatch(part)
     ]
-    return max(counts, default=0) <= _MOST_DIGITS and sum(counts) <= _MOST_DIGITS_IN_ALL
+    return max(counts, default=0) <= _MAX_DIGITS and sum(counts) <= _MAX_DIGITS_IN_ALL
 
 
 def is_torch_name(text: str) -> bool:
     """Whether a text has the form of a name of torch or NumPy: ``float32``, ``cuda:0``."""
-    few = sum(map(str.isdigit, text)) <= _MOST_DIGITS_OF_TORCH + 2
-    return _TORCH_NAME.fullmatch(text) is not None and few
+    has_few_digits = sum(map(str.isdigit, text)) <= _MAX_DIGITS_OF_TORCH
+    return _TORCH_NAME.fullmatch(text) is not None and has_few_digits
 
 
 def is_version(text: str) -> bool:
-    """Whether a text is the version of a library, without the name of a private build."""
+    """Whether a text is the version of a public build."""
     return text == "unknown" or _VERSION.fullmatch(text) is not None
 
 
 def plain_version(text: str) -> str:
-    """A version without the name of a private build: ``2.12.0+cu130``, and ``2.12.0`` of
-    ``2.12.0+acme.7``."""
-    found = _VERSION.match(text)
-    return "unknown" if found is None else found[0]
+    """A version without the name of a private build: ``2.12.0+acme.7`` becomes ``2.12.0``, and
+    ``2.12.0+cu130`` stays."""
+    match = _VERSION.match(text)
+    return "unknown" if match is None else match[0]
 
 
 def plain_platform(text: str) -> str:
-    """The system and the machine's architecture; not the build of the kernel."""
+    """The operating system and the architecture, without the build of the kernel."""
     system = next((name for name in _SYSTEMS if text.startswith(name)), "")
     machine = _MACHINES.search(text)
     return "-".join(filter(None, (system, machine and machine[0]))) or "unknown"
 
 
 def is_platform(text: str) -> bool:
-    """Whether a text is such a platform."""
+    """Whether a text is a platform without the build of the kernel."""
     return plain_platform(text) == text
 
 
 def are_patterns(text: str) -> bool:
-    """Whether what an earlier redaction was asked for is nothing but patterns of paths whose names
-    look like names from code."""
+    """Whether the option of an earlier redaction contains only path patterns whose names look like
+    names in code."""
     try:
-        found = json.loads(text)
+        patterns = json.loads(text)
     except (ValueError, RecursionError):
-        found = [text]
-    return isinstance(found, list) and all(
+        patterns = [text]
+    return isinstance(patterns, list) and all(
         isinstance(one, str)
         and _PATTERN.fullmatch(one) is not None
-        and sum(map(str.isdigit, one)) <= _MOST_DIGITS
-        for one in found  # pyright: ignore[reportUnknownVariableType]
+        and sum(map(str.isdigit, one)) <= _MAX_DIGITS
+        for one in patterns  # pyright: ignore[reportUnknownVariableType]
     )
 
 
@@ -189,23 +186,23 @@ def is_field(name: str) -> bool:
 
 def is_enum_name(name: str) -> bool:
     """Whether a member of an enum, or of a flag, may have this name."""
-    few = sum(map(str.isdigit, name)) <= _MOST_DIGITS
-    return few and _ENUM_NAME.fullmatch(name) is not None
+    has_few_digits = sum(map(str.isdigit, name)) <= _MAX_DIGITS
+    return has_few_digits and _ENUM_NAME.fullmatch(name) is not None
 
 
 def is_default(default: Any) -> bool:
-    """Whether a recorder writes such a default of a parameter: nobody passed it, it is code."""
+    """Whether a recorder writes such a default of a parameter. A default is code, not data."""
     if type(default) is int:
         return -(2**63) <= default < 2**63
     if isinstance(default, str):
-        return not default or (len(default) <= _MOST_IN_WORD and is_name(default))
+        return not default or (len(default) <= _MAX_WORD and is_name(default))
     return not isinstance(default, bytes)
 
 
 def plain_id(tape: bytes) -> bytes:
-    """The id of a tape. One that is not random may be anything, and another one stands for it."""
+    """The id of a tape. An id that does not look random may be data, and is replaced by a hash."""
     is_text = all(0x20 <= byte < 0x7F for byte in tape)
-    if len(set(tape)) >= _LEAST_BYTES and not is_text:
+    if len(set(tape)) >= _LEAST_DISTINCT_BYTES and not is_text:
         return tape
-    made = hashlib.blake2b(b"calltape redact" + tape, digest_size=16).digest()
-    return made[:-1] + b"\0"
+    digest = hashlib.blake2b(b"calltape redact" + tape, digest_size=16).digest()
+    return digest[:-1] + b"\0"

@@ -1,5 +1,2 @@
-"""Recorded calls through something that was exported.
-
-Takes a tape and a model, a program or a file; returns a report: which calls it reproduces (replay),
-or which calls it would accept (check, which runs nothing).
-"""
+"""Replaying recorded calls through models and exported programs, and checking whether a program
+would accept them."""

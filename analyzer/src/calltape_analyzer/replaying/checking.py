@@ -1,4 +1,4 @@
-"""Whether an exported model would have accepted the traffic on a tape, without running it."""
+"""``check``: whether an exported model would accept the calls on a tape, without running it."""
 
 from __future__ import annotations
 
@@ -45,121 +45,124 @@ __all__ = ["check"]
 
 
 Decision = tuple[str | None, Rejection | None]
-"""The program that would take a call, if the model has several, and why the call is rejected."""
+"""The name of the program that accepts a call, if the model has several, and why the call is
+rejected."""
 
 Decide = Callable[[Call, SortedCall], Decision]
 
 
-class _Decided(NamedTuple):
-    """What decides about calls, whether values of tensors do too, and what it cannot know."""
+class _Decider(NamedTuple):
+    """Decides whether a model accepts calls.
+
+    Attributes:
+        decide: the decision for a call.
+        by_values: whether decisions depend on values of tensors.
+        doubts: notes on what only a run can show.
+    """
 
     decide: Decide
     by_values: bool = False
     value_warnings: Sequence[Note] = ()
 
 
-def _decided(programs: Programs, decide: Decide) -> _Decided:
-    return _Decided(decide, programs.has_constant_tensors, programs.value_warnings)
-
-
 def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> Report:
-    """Whether a model would have accepted the calls on a tape: its declared inputs, dimensions and
-    conditions are compared with what was recorded. Nothing is run, and no tensor bytes are read but
-    those of small tensors that are constants of a program.
+    """Whether a model would accept the calls on a tape. Compares its declared inputs, dimensions
+    and guards with the recorded calls, and runs nothing. Reads tensor values only where they are
+    compared with small constant tensors of a program.
 
     Args:
-        tape: the traffic. Calls that raised are left out.
+        tape: the calls. Those that raised are left out.
         exported_model: an ``.onnx`` or ``.pt2`` file, an ``onnx.ModelProto``, a
             ``torch.onnx.ONNXProgram``, a ``torch.export.ExportedProgram``, :class:`Programs`, or a
             directory that they were saved in, of which only the manifest is read.
-        trusted: loads a ``.pt2``, which runs code of its author.
+        trusted: loads ``.pt2`` files, which runs code of their author.
 
     Returns:
-        A report, which is true if every call would be accepted. Its rows are
+        A report, which is true if every call would be accepted. Its rows have
         ``against="declared"``.
 
     Raises:
-        UsageError: the model is none of these, or a ``.pt2`` that is not trusted.
-        TapeError: it cannot be read.
+        UsageError: the model is none of these, or a ``.pt2`` file that is not trusted.
+        TapeError: the tape or the model cannot be read.
     """
     check_tape(tape, "check")
     check_trusted(trusted)
-    with _deciding(tape, exported_model, trusted) as decided:
-        rows = list(_rows(tape, decided))
-    report = Report(rows=rows, notes=[*decided.value_warnings, *_unverifiable(tape)])
+    with _decider_for(exported_model, tape, trusted) as decider:
+        rows = list(_rows(tape, decider))
+    report = Report(rows=rows, notes=[*decider.value_warnings, *_not_compared(tape)])
     if raised := sum(map(has_raised, tape.calls)):
         report.notes.append(SomeCalls(CallsKind.RAISED, raised))
     return report
 
 
-def _rows(tape: Tape, decided: _Decided) -> Iterator[ReportRow]:
-    """The calls that returned. Calls of equal sizes and scalars have one verdict, which is found
-    once, unless it depends on values of tensors."""
+def _rows(tape: Tape, decider: _Decider) -> Iterator[ReportRow]:
+    """A row for each call that returned. Calls of equal sizes and scalars share a verdict, unless
+    it depends on values of tensors."""
     sorter = CallSorter.of(tape)
-    known: dict[Any, tuple[str | None, Verdict]] = {}
+    verdicts: dict[Any, tuple[str | None, Verdict]] = {}
     for call in tape.calls:
         if has_raised(call):
             continue
         inputs = call.record.inputs
         key = (inputs.structure, inputs.leaves, tuple(map(repr, inputs.scalars)))
-        if decided.by_values or key not in known:
+        if decider.by_values or key not in verdicts:
             try:
-                name, rejection = decided.decide(call, sorter.sorted(inputs))
-                known[key] = name, Verdict(error=rejection, against="declared")
+                name, rejection = decider.decide(call, sorter.sorted(inputs))
+                verdicts[key] = name, Verdict(error=rejection, against="declared")
             except TapeError as error:
-                known[key] = None, failed(error, "declared")
-        name, verdict = known[key]
+                verdicts[key] = None, failed(error, "declared")
+        name, verdict = verdicts[key]
         address = tape.calls.address_of(call.ref)
         yield ReportRow(call=call.number, variant=name, address=address, **dict(verdict))
 
 
-def _unverifiable(tape: Tape) -> list[Note]:
-    """The parts of recorded outputs that nothing can be compared with, each once."""
-    found: dict[Note, None] = {}
-    known: set[bytes] = set()
+def _not_compared(tape: Tape) -> list[Note]:
+    """Notes on the parts of recorded outputs that no replay can compare."""
+    notes: dict[Note, None] = {}
+    visited: set[bytes] = set()
     for call in tape.calls:
         tree = call.record.outputs
-        if tree is None or tree.structure in known:
+        if tree is None or tree.structure in visited:
             continue
-        known.add(tree.structure)
+        visited.add(tree.structure)
         parts = values_in(tree.spec().root, lambda _: ABSENT, tree.scalars.__getitem__)
         for path, part in parts.items():
-            if not isinstance(part, Unknown) or part.is_withheld or len(found) == _MAX_NOTES:
+            if not isinstance(part, Unknown) or part.is_withheld or len(notes) == _MAX_NOTES:
                 continue
-            found[NotCompared(Incomparable.of(path, part))] = None
-    return list(found)
+            notes[NotCompared(Incomparable.of(path, part))] = None
+    return list(notes)
 
 
 _MAX_NOTES = 5
 
 
 @contextmanager
-def _deciding(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
-    """What decides about a call."""
+def _decider_for(model: Any, tape: Tape, trusted: bool) -> Iterator[_Decider]:
     if isinstance(model, Programs):
-        yield _decided(model, partial(_decided_by_programs, model, tape))
+        decide = partial(_decided_by_programs, model, tape)
+        yield _Decider(decide, model.has_constant_tensors, model.doubts)
         return
     if isinstance(model, str | os.PathLike) and os.path.isdir(model):
         folder = os.fspath(model)
         programs = declared_programs(folder, classes=tape.class_index)
 
-        def decide(call: Call, placed: SortedCall) -> Decision:
+        def decide_within(call: Call, placed: SortedCall) -> Decision:
             return within_manifest(
                 folder, lambda: _decided_by_programs(programs, tape, call, placed)
             )
 
-        yield _decided(programs, decide)
+        yield _Decider(decide_within, programs.has_constant_tensors, programs.value_warnings)
         return
     with opened_model(model, tape, trusted=trusted, to_run=False) as opened:
         if opened is None:
             raise UsageError(
                 f"a {type(model).__name__} is not an exported model", advice="see help(check)"
             )
-        yield _Decided(partial(_decided_by_model, opened, advice_for(model, "check")))
+        yield _Decider(partial(_decided_by_model, opened, advice_for(model, "check")))
 
 
 def _decided_by_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Decision:
-    # Their own sorter leaves out the arguments that were left out at their export.
+    # The sorter of the programs leaves out arguments that the export left out.
     placed = programs.sorter.sorted(call.record.inputs)
     found, rejected = programs.for_sizes(
         placed, tape.removed, leaf_at=lambda number: call.tensor("inputs", number)
@@ -182,11 +185,11 @@ def _decided_by_model(model: ExportedModel, advice: str, _: Call, placed: Sorted
 
 
 def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> reasons.FilledState | None:
-    """A state that the call brings and the model does not take: it would compute something else. An
-    exporter leaves out other arguments if the model does not use them."""
-    taken = {value.argument for value in used if value.kind == "tensor"}
+    """A filled cache that is not an input of the model, which would compute something else. Other
+    arguments are fine: an exporter drops those that the model does not use."""
+    inputs = {value.argument for value in used if value.kind == "tensor"}
     filled = {place.argument for place in placed.layout.tensors}
     for name, node in placed.layout.nodes.items():
-        if name in filled and name not in taken and is_cache_argument(name, node):
+        if name in filled and name not in inputs and is_cache_argument(name, node):
             return reasons.FilledState(name)
     return None

@@ -1,4 +1,4 @@
-"""Which value of a call is which input of an exported model, and which output is which."""
+"""Matching the values of a recorded call with the inputs and outputs of an exported model."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EXPORT_FOR_CALLS = "export with the arguments and shapes of these calls"
 
 
 class CallValue(NamedTuple):
-    """A tensor or an int of a call: its argument, the path below it, and its number among the
-    tensors or the scalars."""
+    """A tensor or an int of a call: its argument, the path within it, and its number among the
+    tensors or scalars."""
 
     argument: str
     path: str
@@ -40,20 +40,20 @@ class CallValue(NamedTuple):
 
 
 def values_of_layout(layout: ArgumentLayout) -> list[CallValue]:
-    """The tensors of a layout, and then its ints."""
-    found = [CallValue(p.argument, p.path, "tensor", i) for i, p in enumerate(layout.tensors)]
-    return found + [
+    """The tensors of a layout, followed by its ints."""
+    tensors = [CallValue(p.argument, p.path, "tensor", i) for i, p in enumerate(layout.tensors)]
+    return tensors + [
         CallValue(path.argument, path.path, "int", i)
         for i, path in zip(layout.int_scalars, layout.ints, strict=True)
     ]
 
 
 def advice_for(source: Any, command: str) -> str:
-    """What to do if the inputs of a model are not in a call.
+    """What to do if a call lacks inputs of a model.
 
     Args:
         source: the model, or the path of its file.
-        command: the verb of ``calltape`` that needs them.
+        command: the ``calltape`` verb that runs.
     """
     folder = folder_of_programs(source)
     if folder is None:
@@ -66,19 +66,19 @@ def match_inputs(
 ) -> dict[str, CallValue]:
     """The value of a call for each input of a model.
 
-    By name if the names tell it (``cache.layers.0.keys``, the same as an identifier, or an argument
-    and the number of the value in it), because an exporter leaves out what the program does not
-    use; otherwise by order, if there are as many tensors as inputs.
+    Values are matched by name if possible (``cache.layers.0.keys``, the same as an identifier, or
+    an argument and the number of the value in it), because an exporter drops unused inputs. If
+    there are as many tensors as inputs, they are matched by position otherwise.
 
     Args:
-        names: of the inputs.
-        values: of the call.
-        advice: what to do if neither is possible.
+        names: the names of the inputs.
+        values: the values of the call.
+        advice: what to do if both fail.
 
     Raises:
-        InferenceError: neither is possible.
+        InferenceError: the values do not match.
     """
-    known: dict[str, CallValue] = {}
+    by_name: dict[str, CallValue] = {}
     counts: Counter[str] = Counter()
     tensors: list[CallValue] = []
     for value in values:
@@ -86,14 +86,14 @@ def match_inputs(
         counts[value.argument] += 1
         place = f"{value.argument}{value.path}"
         for name in (place, identifier(place), f"{argument}_{number}"):
-            known.setdefault(name, value)
+            by_name.setdefault(name, value)
         if value.kind == "tensor":
             tensors.append(value)
-    # The exporter adds _orig to the name of an input that is also a value within the graph.
-    found = {name: known.get(name) or known.get(name.removesuffix("_orig")) for name in names}
-    missing = [name for name, value in found.items() if value is None]
+    # The exporter appends _orig to the name of an input that is also a value within the graph.
+    matched = {name: by_name.get(name) or by_name.get(name.removesuffix("_orig")) for name in names}
+    missing = [name for name, value in matched.items() if value is None]
     if not missing:
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in matched.items() if value is not None}
     if len(names) != len(tensors):
         raise InferenceError(
             f"the model's inputs {some_of(missing, 3)} are not in the call, which has "
@@ -104,16 +104,16 @@ def match_inputs(
 
 
 _TENSOR = object()
-"""Stands for any tensor among recorded outputs."""
+"""Any tensor among recorded outputs."""
 
 
 def inputs_of(model: ExportedModel, call: Call, sorter: CallSorter, advice: str) -> dict[str, Any]:
-    """The inputs of a recorded call by the names that a model has for them.
+    """The inputs of a model for a recorded call, by name.
 
     Args:
-        model: anything exported, whose inputs may be nested in another way than the call's.
-        call: any call.
-        sorter: lays the call out.
+        model: the exported model.
+        call: the call.
+        sorter: the sorter for calls of this tape.
         advice: what to do if the model has other inputs than the call.
 
     Raises:
@@ -129,9 +129,10 @@ def inputs_of(model: ExportedModel, call: Call, sorter: CallSorter, advice: str)
 
 
 def outputs_by_path(outputs: Sequence[Any], call: Call) -> Returned:
-    """Flat outputs by the paths of what was recorded, in its order: all its tensors, its tensors
-    and ints, or its tensors and numbers, whichever are as many. What else was recorded is not
-    returned by the model: it is left out of the comparison, and the report says so.
+    """Flat outputs of a model by the paths of the recorded ones.
+
+    The model may return all recorded tensors, the tensors and ints, or the tensors and numbers; the
+    count tells. Other recorded values are not compared, and the report says so.
 
     Raises:
         InferenceError: the model has other outputs than the call.
@@ -139,13 +140,14 @@ def outputs_by_path(outputs: Sequence[Any], call: Call) -> Returned:
     tree = call.record.outputs
     if tree is None:
         raise InferenceError("the outputs of the call are not on the tape")
-    every = values_in(tree.spec().root, lambda _: _TENSOR, tree.scalars.__getitem__)
-    for kinds in ((), (int,), (int, float, bool)):
-        paths = [path for path, one in every.items() if one is _TENSOR or type(one) in kinds]
+    values = values_in(tree.spec().root, lambda _: _TENSOR, tree.scalars.__getitem__)
+    for types in ((), (int,), (int, float, bool)):
+        paths = [path for path, one in values.items() if one is _TENSOR or type(one) in types]
         if len(paths) == len(outputs):
             leaves = dict(zip(paths, outputs, strict=True))
-            rest = [p for p, v in every.items() if p not in leaves and not isinstance(v, Unknown)]
+            rest = [p for p, v in values.items() if p not in leaves and not isinstance(v, Unknown)]
             return Returned(leaves, frozenset(rest))
-    tensors = sum(one is _TENSOR for one in every.values())
-    given, returned = counted(len(outputs), "output"), counted(tensors, "tensor")
-    raise InferenceError(f"the model has {given}, and the call returned {returned}")
+    tensors = counted(sum(one is _TENSOR for one in values.values()), "tensor")
+    raise InferenceError(
+        f"the model has {counted(len(outputs), 'output')}, and the call returned {tensors}"
+    )

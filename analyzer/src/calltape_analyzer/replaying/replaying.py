@@ -1,7 +1,4 @@
-"""The recorded calls through anything that can be run or called, and how far the results are off.
-
-Takes a tape and a model, a program or a file; returns a report with a row per call.
-"""
+"""``replay``: runs recorded calls through a model, a program or a file."""
 
 from __future__ import annotations
 
@@ -59,40 +56,39 @@ def replay(
     failing: str | os.PathLike[str] | None = None,
     trusted: bool = False,
 ) -> Report:
-    """Runs every recorded call through a target and compares with what was recorded.
+    """Runs every recorded call through a target, and compares the results with the recorded ones.
 
-    A call that raised is to raise an exception of the same class, with the same message if the tape
-    has it. An exported program cannot: its calls that raised are left out. If arguments are not on
-    the tape (a recording of shapes, a redacted tape), they are made up, and what comes out is
-    compared by structure, dtypes and shapes only: such a row is ``against="shapes"``, and no value
-    of it counts as reproduced.
+    A call that raised must raise an exception of the same class again, with the same message if the
+    tape has it. Exported programs cannot raise these, so such calls are left out. If arguments are
+    not on the tape (a recording of shapes, a redacted tape), synthetic ones are used, and only
+    structure, dtypes and shapes of the results are compared: such a row has ``against="shapes"``,
+    and its values do not count as reproduced.
 
     Args:
-        tape: with inputs and outputs. Calls that had not ended, or that somebody interrupted, are
-            left out. A call whose arguments hold an object that is not rebuilt is not tried, and
-            is not ok: its class was not given to :func:`open_tape`, and it is no dataclass, named
-            tuple or enum of the model's package.
+        tape: the tape, with inputs and outputs. Calls that had not ended or were interrupted are
+            left out. A call fails without being tried if its arguments hold an object that cannot
+            be rebuilt, because its class was not passed to :func:`open_tape` and is no dataclass,
+            named tuple or enum of the model's package.
         target: the model (its recorded method is called), a compiled model or any callable, a
             ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
             ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
             :class:`Programs`, or a directory that they were saved in.
-        tolerances: how far apart values may be: by default what ``torch.testing.assert_close``
-            documents for their dtype, wider for ONNX.
-        expect: ``"recorded"``, or ``"success"`` if every call is to return: also one that raised,
-            and one whose outputs are not on the tape. Outputs that are there are compared.
-        slower_than: how long a call may take: seconds, ``"50ms"``, ``"2s"``, or ``"3x"`` for so
-            many times its recorded duration. A call that takes longer is run 5 times, and the
-            fastest run counts.
+        tolerances: how far apart values may be; by default, as ``torch.testing.assert_close``
+            documents for their dtype, and wider for ONNX.
+        expect: ``"recorded"``, or ``"success"`` if every call must return, including calls that
+            raised and calls without outputs on the tape. Outputs on the tape are compared.
+        slower_than: how long a call may take: seconds, ``"50ms"``, ``"2s"``, or ``"3x"`` for three
+            times its recorded duration. A call that takes longer is run 5 times, and the fastest
+            run counts.
         progress: shows a progress bar on stderr.
-        failing: a path to which all calls that are not as they should be are written, as a
-            sealed tape. There must be no such file yet.
+        failing: a path for a new tape with all failing calls. The file must not exist yet.
         trusted: loads ``.pt2`` files, which runs code of their author.
 
     Returns:
-        A report, which is true if every call did what it was to do.
+        A report, which is true if no call fails.
 
     Raises:
-        UsageError: the target is none of these, or has a ``.pt2`` that is not trusted;
+        UsageError: the target is none of these, or has a ``.pt2`` file that is not trusted;
             ``slower_than`` is no duration.
         InferenceError: no call has outputs on the tape.
     """
@@ -120,7 +116,7 @@ def replay_with(
     trusted: bool = False,
     outcomes: Outcomes | None = None,
 ) -> Report:
-    """:func:`replay`, which also tells somebody what the calls that fail gave."""
+    """Like :func:`replay`, but also passes the results of failing calls to ``outcomes``."""
     check_tape(tape, "replay")
     check_trusted(trusted)
     if expect not in ("recorded", "success"):
@@ -148,28 +144,30 @@ def replay_with(
 
 
 def _check_outputs(tape: Tape) -> None:
-    """Raises InferenceError if the tape has nothing to compare with."""
-    silent: set[str | None] = set()
+    """Raises ``InferenceError`` if the tape has nothing to compare with."""
+    reasons: set[str | None] = set()
     for call in tape.calls:
         if call.under_way or was_interrupted(call):
             continue
         if call.record.outputs is not None or has_raised(call):
             return
-        silent.add(call.record.outputs_missing)
-    if silent:
+        reasons.add(call.record.outputs_missing)
+    if reasons:
         raise InferenceError(
             "no outputs are on the tape",
             advice=Remedy("with expect='success'", "with --expect success").then(
-                " calls only have to return; to compare outputs, " + advice_on_outputs(silent)
+                " calls only have to return; to compare outputs, " + advice_on_outputs(reasons)
             ),
         )
 
 
 _MAX_CHUNKS = 256
-"""Of a stream, the recorder keeps so many chunks at most."""
+"""How many chunks of a stream the recorder keeps."""
 
 
 class _CallableRunner(Runner):
+    """Calls a model, or another callable."""
+
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
 
@@ -181,7 +179,7 @@ class _CallableRunner(Runner):
             from calltape_analyzer.model.calls import device_of, entry_of
             from calltape_analyzer.model.state import unchanged
 
-            # The calls run one after another, each from the state that the one before left.
+            # Each call begins with the state that the previous one left.
             stack.enter_context(unchanged(target))
             stack.enter_context(generators_kept(target))
             self._device = device_of(target)
@@ -191,7 +189,7 @@ class _CallableRunner(Runner):
             raise UsageError(
                 f"a {type(target).__name__} cannot be called", advice="see help(replay)"
             )
-        # It computes with the strides that it was compiled for, whatever those of its inputs are.
+        # It assumes the strides that it was compiled for, and does not check those of its inputs.
         self._takes_contiguous = type(target).__name__ == "AOTICompiledModel"
         stack.enter_context(generators_kept())
         self._classes = tape.class_index.with_model(getattr(target, "__self__", target))
@@ -208,7 +206,7 @@ class _CallableRunner(Runner):
         tree = call.record.inputs
         devices = [leaf.device for leaf in tree.facts()]
         context = Context.of(tree.spec().context, devices, self._modes)
-        return _CallOf(self, inputs, as_called(context, str(self._device), self.module))
+        return _CallableRun(self, inputs, as_called(context, str(self._device), self.module))
 
     def undisturbed(self) -> AbstractContextManager[Any]:
         from calltape_analyzer.model.randomness import generators_kept
@@ -221,7 +219,7 @@ class _CallableRunner(Runner):
         return stack
 
 
-class _CallOf(Run):
+class _CallableRun(Run):
     def __init__(
         self,
         runner: _CallableRunner,
@@ -229,20 +227,20 @@ class _CallOf(Run):
         context: AbstractContextManager[None],
     ) -> None:
         self._runner, self._context = runner, context
-        self._given = without_removed(inputs.args, inputs.kwargs, runner.signature)
+        self._arguments = without_removed(inputs.args, inputs.kwargs, runner.signature)
         self.is_synthetic = inputs.synthetic > 0
         self.is_contiguous = inputs.laid_out > 0
-        self.unmade = unmade_in(self._given)
-        self.missing = placeholder_words(self._given)
+        self.unmade = unmade_in(self._arguments)
+        self.missing = placeholder_words(self._arguments)
 
     def run(self) -> Any:
         from calltape_analyzer.model.randomness import Generators
 
-        args, kwargs = self._given
+        args, kwargs = self._arguments
         generators = Generators(self._runner.module)
         with self._context:
             result = self._runner.function(*args, **kwargs)
-            # A stream was recorded as the list of its chunks.
+            # The recorder records a stream as a list of its chunks.
             if type(result) is GeneratorType:
                 result = list(islice(result, _MAX_CHUNKS + 1))
         self.draws = bool(generators.drawn_from())
@@ -257,20 +255,22 @@ class _CallOf(Run):
 def without_removed(
     args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as they were passed, without the ones that :meth:`Tape.remove_inputs` left out. An
-    argument behind one of these is passed by name, if it can be."""
+    """Arguments without those that :meth:`Tape.remove_inputs` removes. Positional arguments after a
+    removed one are passed by name, if possible."""
     if not signature.removed:
         return args, kwargs
     from calltape_analyzer.arguments.plan import as_passed
 
     names = [signature.complete.name_at(i) for i in range(len(args))]
     leading = next((i for i, n in enumerate(names) if n in signature.removed), len(names))
-    named = dict(zip(names, args, strict=True)) | kwargs
-    left = {name: value for name, value in named.items() if name not in signature.removed}
-    return as_passed(left, leading, signature)
+    by_name = dict(zip(names, args, strict=True)) | kwargs
+    remaining = {name: value for name, value in by_name.items() if name not in signature.removed}
+    return as_passed(remaining, leading, signature)
 
 
 class _ModelRunner(Runner):
+    """Runs an exported program, package or ONNX model."""
+
     raises_as_recorded = False
 
     def __init__(self, tape: Tape, model: ExportedModel, source: Any) -> None:
@@ -279,10 +279,10 @@ class _ModelRunner(Runner):
         self.tolerances = model.tolerances
 
     def prepared(self, call: Call) -> Run:
-        return _RunOf(self._model, call, self._sorter, self._advice)
+        return _ModelRun(self._model, call, self._sorter, self._advice)
 
 
-class _RunOf(Run):
+class _ModelRun(Run):
     def __init__(self, model: ExportedModel, call: Call, sorter: CallSorter, advice: str) -> None:
         self._model, self._call = model, call
         self._inputs = inputs_of(model, call, sorter, advice)
@@ -300,11 +300,11 @@ class _RunOf(Run):
 
 @contextmanager
 def runner_of(tape: Tape, target: Any, *, trusted: bool) -> Iterator[Runner]:
-    """What runs the calls of a tape through a target, which is afterwards as it was before.
+    """A runner for a target, whose state is restored at the end of the block.
 
     Raises:
-        UsageError: the target cannot be run, or is a ``.pt2`` that is not trusted.
-        TapeError: ``not_found``, or ``invalid`` if it cannot be loaded.
+        UsageError: the target cannot be run, or is a ``.pt2`` file that is not trusted.
+        TapeError: ``not_found``, or ``invalid`` if the target cannot be loaded.
     """
     with opened_model(target, tape, trusted=trusted, to_run=True) as model, ExitStack() as stack:
         if model is None:

@@ -1,8 +1,7 @@
-"""Tapes in the test suites of others.
+"""Helpers for test suites: an assertion that a model reproduces a tape, and synthetic tapes.
 
-Takes tapes, models, and calls that a test makes up; raises failures that say what differs, and
-makes tapes to test with. The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) is built on it;
-other test runners can use it as it is. What is listed here is imported when it is first used.
+The pytest plugin (:mod:`calltape_analyzer.pytest_plugin`) builds on them. They also work with other
+test runners. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -12,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calltape_analyzer.testing.assertion import assert_replays
-    from calltape_analyzer.testing.built_tapes import CallToWrite, call, write_tape
+    from calltape_analyzer.writing.synthetic import CallToWrite, call, write_tape
 
 __all__ = ["CallToWrite", "assert_replays", "call", "write_tape"]
 
-_NAMES = {
-    "assertion": ("assert_replays",),
-    "built_tapes": ("CallToWrite", "call", "write_tape"),
+_MODULES = {
+    "assert_replays": "calltape_analyzer.testing.assertion",
+    "CallToWrite": "calltape_analyzer.writing.synthetic",
+    "call": "calltape_analyzer.writing.synthetic",
+    "write_tape": "calltape_analyzer.writing.synthetic",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

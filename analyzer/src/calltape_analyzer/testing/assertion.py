@@ -1,8 +1,7 @@
-"""``assert_replays``: a test that a model does what is on a tape; what it says if not; new outputs.
+"""``assert_replays``: an assertion that a model reproduces a tape, and updates of its outputs.
 
-With ``--calltape-update`` new outputs are kept while tests run, and written when all are done. Each
-call with a new outcome goes to a small tape of its own in a folder that all processes of a test run
-share. At the end one process writes each tape anew, beside the old one, and puts it in its place.
+With ``--calltape-update``, a call with a new outcome is first written to a small tape of its own,
+in a folder that all processes of a test run share. After the tests, one process rewrites the tapes.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.replaying.replaying import replay, replay_with
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, listed, printable
-from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
-from calltape_analyzer.writing.lineage import derived, unkept_of
+from calltape_analyzer.writing.lineage import derived_manifest, unkept_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import TemporaryFolder
-from calltape_schema.records import Manifest, ModelError, Tree
+from calltape_analyzer.writing.synthetic import BuiltCall, build_tree
+from calltape_schema.records import ModelError, Tree
 
-__all__ = ["NewOutcomes", "Updates", "assert_replays", "named", "set_updates", "updates"]
+__all__ = ["NewOutcomes", "Updates", "assert_replays", "rerun_with", "set_updates", "updates"]
 
 
 def assert_replays(
@@ -48,10 +47,10 @@ def assert_replays(
     slower_than: float | str | None = None,
     trusted: bool = False,
 ) -> None:
-    """Fails if a model does not do what is on a tape. See :func:`calltape_analyzer.replay`.
+    """Fails if a model does not reproduce a tape. See :func:`calltape_analyzer.replay`.
 
-    With ``pytest --calltape-update`` outputs that differ are no failure: they are written to the
-    tape when all tests are done.
+    With ``pytest --calltape-update``, different outputs are no failure: they are written to the
+    tape after all tests.
 
     Args:
         tape: a tape, a part of one, or a path.
@@ -62,8 +61,8 @@ def assert_replays(
         trusted: as for :func:`~calltape_analyzer.replay`.
 
     Raises:
-        AssertionError: says which call, which leaf, the first elements that differ, and the command
-            that shows it again; or why the tape cannot be replayed.
+        AssertionError: names the call, the leaf, the first elements that differ, and the command
+            that reproduces the failure; or says why the tape cannot be replayed.
     """
     __tracebackhide__ = True
     check_trusted(trusted)
@@ -76,10 +75,10 @@ def assert_replays(
             assert_replays(opened, model, tolerances=tolerances, expect=expect,
                            slower_than=slower_than, trusted=trusted)  # fmt: skip
         return
-    update = updates()
-    replayed = replay if update is None else update.replayed
+    current = updates()
+    run = replay if current is None else current.replay
     try:
-        report = replayed(
+        report = run(
             tape, model, tolerances=tolerances, expect=expect, slower_than=slower_than,
             trusted=trusted,
         )  # fmt: skip
@@ -96,7 +95,7 @@ _command: ContextVar[str | None] = ContextVar("command", default=None)
 
 
 def failure_text(tape: Tape, report: Report) -> str:
-    """The message for a report that is not ok: text of several lines."""
+    """The message for a report that is not ok, in several lines."""
     lines: list[str] = []
     for row in report.failing[:_MAX_CALLS]:
         lines += difference_lines(call_of(tape, row), row)
@@ -106,23 +105,32 @@ def failure_text(tape: Tape, report: Report) -> str:
     )
     lines += [*map(str, report.notes), report.summary]
     if report.failing:
-        lines += _commands(call_of(tape, report.failing[0]))
+        call = call_of(tape, report.failing[0])
+        path = shlex.quote(relative_path(call))
+        command, current = _command.get(), os.environ.get("PYTEST_CURRENT_TEST")
+        if command is None and current is not None:
+            command = f"python -m pytest {shlex.quote(current.rpartition(' (')[0])}"
+        elif command is None:
+            model = "--model PACKAGE.MODULE:FACTORY"
+            command = f"calltape replay {path} --calls {call.number} {model}"
+        lines += [f"to see it again: {command}"]
+        lines += [f"to see the call: calltape show {path} {call.number}"]
     return "\n".join(printable(line[:_MAX_LINE]) for line in lines)
 
 
 def difference_lines(call: Call, row: ReportRow) -> list[str]:
-    """What is wrong about one call, in the lines of a message."""
-    lines = [f"call {row.address or row.call} of {place_of(call)}: {row.error}"]
+    """How a call differs, in the lines of a message."""
+    lines = [f"call {row.address or row.call} of {relative_path(call)}: {row.error}"]
     for leaf in row.differences:
         if leaf.elements:
             cells = [
                 (f"{leaf.path}[{', '.join(map(str, one.index))}]", one.recorded, one.got)
                 for one in leaf.elements
             ]
-            first, second, third = (max(len(row[i]) for row in cells) for i in range(3))
+            first, second, third = (max(map(len, column)) for column in zip(*cells, strict=True))
             lines += [
-                f"  {at:{first}}  recorded {one:>{second}}  got {other:>{third}}"
-                for at, one, other in cells
+                f"  {place:{first}}  recorded {recorded:>{second}}  got {got:>{third}}"
+                for place, recorded, got in cells
             ]
         elif leaf != row.error:
             lines.append(f"  {leaf}")
@@ -133,32 +141,15 @@ def call_of(tape: Tape, row: ReportRow) -> Call:
     return tape.find(row.address or row.call)
 
 
-def place_of(call: Call) -> str:
-    """The file of a call, as it is written from the current directory."""
+def relative_path(call: Call) -> str:
+    """The path of a call's file, relative to the current directory if it is below."""
     relative = os.path.relpath(call.path)
     return call.path if relative.startswith("..") else relative
 
 
-def _commands(call: Call) -> list[str]:
-    place = shlex.quote(place_of(call))
-    again = _command_of_test()
-    if again is None:
-        again = f"calltape replay {place} --calls {call.number} --model PACKAGE.MODULE:FACTORY"
-    return [f"to see it again: {again}", f"to see the call: calltape show {place} {call.number}"]
-
-
-def _command_of_test() -> str | None:
-    """The command that runs the test again; None if no test of pytest runs."""
-    given = _command.get()
-    current = os.environ.get("PYTEST_CURRENT_TEST")
-    if given is not None or current is None:
-        return given
-    return f"python -m pytest {shlex.quote(current.rpartition(' (')[0])}"
-
-
 @contextmanager
-def named(command: str) -> Iterator[None]:
-    """Sets the command within the ``with`` block."""
+def rerun_with(command: str) -> Iterator[None]:
+    """Within the block, failures name this command to run the test again."""
     token = _command.set(command)
     try:
         yield
@@ -168,60 +159,58 @@ def named(command: str) -> Iterator[None]:
 
 _VERB = "update"
 _SOURCE = "source.txt"
-_WHOLE = ("tape", "exception")
-"""Only what was compared as a whole is replaced. Of a call without values nobody knows what it
-would give."""
+_FULLY_COMPARED = ("tape", "exception")
+"""What rows of fully compared calls have as ``against``. Other calls keep their outcomes."""
 
 
 class Updates:
-    """The new outputs of one test run.
+    """The new outcomes of one test run.
 
     Args:
-        folder: where they are kept, if another process made it.
+        folder: the folder with them, if another process created it.
 
     Attributes:
-        folder: where they are kept.
+        folder: the folder with them.
         lines: after :meth:`finish`, what changed, for people.
     """
 
     def __init__(self, folder: str | None = None) -> None:
-        self._own: TemporaryFolder | None = None
+        self._temporary: TemporaryFolder | None = None
         if folder is None:
-            self._own = TemporaryFolder()
-            folder = str(self._own.path)
+            self._temporary = TemporaryFolder()
+            folder = str(self._temporary.path)
         self.folder = folder
         self.lines: list[str] = []
 
     def close(self) -> None:
-        """Removes what was kept."""
-        if self._own is not None:
-            self._own.close()
+        """Removes the folder, if this object created it."""
+        if self._temporary is not None:
+            self._temporary.close()
 
-    def replayed(self, tape: Tape, model: Any, **options: Any) -> Report:
-        """The report of a replay. A call whose new outcome was kept is left out of it, and the
-        others are as in :func:`~calltape_analyzer.replay`.
+    def replay(self, tape: Tape, model: Any, **options: Any) -> Report:
+        """Like :func:`~calltape_analyzer.replay`, but a call with a new outcome is stored, and does
+        not fail.
 
         Raises:
-            TapeError: as :func:`~calltape_analyzer.replay`; ``usage`` if another test of this run
-                has another outcome for the same call.
+            TapeError: as for :func:`~calltape_analyzer.replay`; ``usage`` if another test of this
+                run has a different outcome for the same call.
         """
         outcomes = NewOutcomes()
-        report = replay_with(tape, model, outcomes=outcomes.keep, **options)
-        steady = not report.is_unsteady
-        kept: list[ReportRow] = []
-        for row in report.failing if steady else ():
+        report = replay_with(tape, model, outcomes=outcomes.add, **options)
+        updated: list[ReportRow] = []
+        for row in () if report.is_unsteady else report.failing:
             call = call_of(tape, row)
-            built = outcomes.of(call, row)
-            if built is not None:
-                self._keep(call, row, built)
-                kept.append(row)
-        if not kept:
+            new = outcomes.of(call, row)
+            if new is not None:
+                self._store(call, row, new)
+                updated.append(row)
+        if not updated:
             return report
-        rest = [row for row in report.rows if row not in kept]
-        fine = [row.model_copy(update={"error": None, "against": "success"}) for row in kept]
-        return report.model_copy(update={"rows": [*rest, *fine]})
+        others = [row for row in report.rows if row not in updated]
+        passing = [row.model_copy(update={"error": None, "against": "success"}) for row in updated]
+        return report.model_copy(update={"rows": [*others, *passing]})
 
-    def _keep(self, call: Call, row: ReportRow, built: BuiltCall) -> None:
+    def _store(self, call: Call, row: ReportRow, new: BuiltCall) -> None:
         source = os.path.realpath(call.path)
         name = hashlib.sha256(os.fsencode(source)).hexdigest()[:32]
         folder = Path(self.folder, name)
@@ -229,130 +218,122 @@ class Updates:
         (folder / _SOURCE).write_bytes(os.fsencode(source))
         path = folder / f"{call.number:020}.tape"
         try:
-            _write_one(path, call, built)
+            _write_call(path, call, new)
         except TapeError as error:
             if error.kind != "exists":
                 raise
-            self._expect_same(call, path, built)
+        else:
+            text = "\n".join(difference_lines(call, row))
+            path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="backslashreplace")
             return
-        text = "\n".join(difference_lines(call, row))
-        path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="backslashreplace")
-
-    def _expect_same(self, call: Call, path: Path, built: BuiltCall) -> None:
-        """Raises UsageError if the outcome that is kept is another one."""
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        # Another test has stored an outcome of this call.
+        second = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            _write_one(beside, call, built, overwrite=True)
-            same = beside.read_bytes() == path.read_bytes()
+            _write_call(second, call, new, overwrite=True)
+            is_same = second.read_bytes() == path.read_bytes()
         finally:
-            beside.unlink(missing_ok=True)
-        if not same:
+            second.unlink(missing_ok=True)
+        if not is_same:
             raise UsageError(
-                f"two tests give other outputs for call {call.number} of {place_of(call)}",
+                f"two tests give other outputs for call {call.number} of {relative_path(call)}",
                 advice="run one of them with --calltape-update",
             )
 
     def finish(self, *, write: bool) -> None:
-        """Writes the tapes, if that is wanted, and notes what changed in :attr:`lines`."""
+        """Rewrites the tapes, unless ``write`` is false, and lists what changed in
+        :attr:`lines`."""
         for folder in sorted(path for path in Path(self.folder).iterdir() if path.is_dir()):
             source = os.fsdecode((folder / _SOURCE).read_bytes())
-            for said in sorted(folder.glob("*.txt")):
-                if said.name != _SOURCE:
-                    text = said.read_text(encoding="utf-8").split("\n")
+            for difference in sorted(folder.glob("*.txt")):
+                if difference.name != _SOURCE:
+                    text = difference.read_text(encoding="utf-8").split("\n")
                     self.lines += map(printable, text)
             changed = sorted(folder.glob("*.tape"))
-            if changed:
-                self.lines.append(self._finished(source, changed, write))
+            if not changed:
+                continue
+            path, calls = os.path.relpath(source), counted(len(changed), "call")
+            if not write:
+                self.lines.append(f"{path}: {calls} would get new outputs; nothing was written")
+                continue
+            try:
+                _rewrite(source, changed)
+            except (TapeError, OSError) as error:
+                self.lines.append(f"{path}: NOT written: {error}")
+            else:
+                self.lines.append(f"{path}: {calls} got new outputs, and the tape was rewritten")
         if not self.lines:
             self.lines.append("every call gives what is on its tape: nothing was written")
-
-    def _finished(self, source: str, changed: Sequence[Path], write: bool) -> str:
-        shown = os.path.relpath(source)
-        many = counted(len(changed), "call")
-        if not write:
-            return f"{shown}: {many} would get new outputs; nothing was written"
-        try:
-            _rewrite(source, changed)
-        except (TapeError, OSError) as error:
-            return f"{shown}: NOT written: {error}"
-        return f"{shown}: {many} got new outputs, and the tape was rewritten"
 
 
 _current: list[Updates] = []
 
 
 def updates() -> Updates | None:
-    """Where new outputs go instead of a failure; None if tests are to fail."""
+    """The updates of this test run; None without ``--calltape-update``."""
     return _current[-1] if _current else None
 
 
-def set_updates(given: Updates | None) -> None:
-    """Sets what :func:`updates` gives, for this process."""
-    _current[:] = [] if given is None else [given]
+def set_updates(current: Updates | None) -> None:
+    """Sets the updates of this test run, for this process."""
+    _current[:] = [] if current is None else [current]
 
 
 class NewOutcomes:
-    """Keeps what calls gave: as trees, because a later call may change the same tensors."""
+    """The outcomes of replayed calls, as trees and copies, because a later call may change the
+    same tensors."""
 
     def __init__(self) -> None:
-        self._kept: dict[CallRef, tuple[Tree | ModelError, dict[str, Any]]] = {}
+        self._outcomes: dict[CallRef, tuple[Tree | ModelError, dict[str, Any]]] = {}
 
-    def keep(self, call: Call, result: Any, error: BaseException | None) -> None:
-        """Takes the outcome of a call: what it returned, or what it raised."""
-        values = _input_values(call)
-        if values is None:
+    def add(self, call: Call, result: Any, error: BaseException | None) -> None:
+        """Adds what a call returned or raised."""
+        values: dict[str, Any] = {}
+        try:
+            for number, leaf in enumerate(call.record.inputs.facts()):
+                if leaf.key is None:
+                    return  # the outcome of synthetic arguments is not that of the call
+                values[leaf.key] = call.tensor("inputs", number)
+        except TapeError:
+            return
+        if any(isinstance(value, Placeholder) for value in values.values()):
             return
         if error is not None:
-            if call.record.error is not None:  # else it is no outcome that anybody wants
+            if (
+                call.record.error is not None
+            ):  # otherwise the exception is a failure, not an outcome
                 raised = ModelError(type=name_of(type(error)), message=text_of(error))
-                self._kept[call.ref] = raised, values
+                self._outcomes[call.ref] = raised, values
             return
-        own = set(values)
+        inputs = set(values)
         tree = build_tree(result, "outputs", values)
-        for key in values.keys() - own:
+        for key in values.keys() - inputs:
             values[key] = values[key].detach().clone()
-        self._kept[call.ref] = tree, values
+        self._outcomes[call.ref] = tree, values
 
     def of(self, call: Call, row: ReportRow) -> BuiltCall | None:
-        """The call with its new outcome; None if it keeps the recorded one: it was not compared as
-        a whole, or failed where it is to return, or what it gave is not a value."""
-        kept = self._kept.get(call.ref)
-        if kept is None or row.against not in _WHOLE:
+        """The call with its new outcome; None if it keeps the recorded one, because it was not
+        fully compared, or raised although it must return, or has values that cannot be stored."""
+        new = self._outcomes.get(call.ref)
+        if new is None or row.against not in _FULLY_COMPARED:
             return None
-        outcome, values = kept
-        returned = outcome if isinstance(outcome, Tree) else None
-        raised = outcome if isinstance(outcome, ModelError) else None
-        changed = {"outputs": returned, "error": raised, "outputs_missing": None, "blob": None}
-        return BuiltCall(call.record.model_copy(update=changed), values)
+        outcome, values = new
+        outputs = outcome if isinstance(outcome, Tree) else None
+        error = outcome if isinstance(outcome, ModelError) else None
+        changes = {"outputs": outputs, "error": error, "outputs_missing": None, "blob": None}
+        return BuiltCall(call.record.model_copy(update=changes), values)
 
 
-def _input_values(call: Call) -> dict[str, Any] | None:
-    """The tensors of a call's arguments by their keys; None if one is not on the tape (what a model
-    gives for made-up ones is no outcome of the call), or cannot be made here."""
-    found: dict[str, Any] = {}
-    try:
-        for i, leaf in enumerate(call.record.inputs.facts()):
-            if leaf.key is None:
-                return None
-            found[leaf.key] = call.tensor("inputs", i)
-    except TapeError:
-        return None
-    if any(isinstance(value, Placeholder) for value in found.values()):
-        return None
-    return found
-
-
-def _write_one(path: Path, call: Call, built: BuiltCall, *, overwrite: bool = False) -> None:
+def _write_call(path: Path, call: Call, new: BuiltCall, *, overwrite: bool = False) -> None:
     with NewTape(path, call.manifest, overwrite=overwrite) as writer:
-        writer.write(built.record, built.values)
+        writer.write(new.record, new.values)
         writer.seal()
 
 
 def _rewrite(source: str, changed: Sequence[Path]) -> None:
-    """Puts a tape with new calls in the place of an old one.
+    """Replaces a tape by one with new calls.
 
     Raises:
-        TapeError: the old tape is damaged, is one of several files, or cannot be replaced.
+        TapeError: the old tape is corrupted, is one of several files, or cannot be replaced.
     """
     with open_tape(source) as old, open_tape([str(path) for path in changed]) as new:
         (segment,) = old.segments
@@ -362,14 +343,18 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
                 path=source,
                 advice="record it again",
             )
-        known = {call.number: call for call in new.calls}
-        numbers = listed([str(number) for number in sorted(known)], 20)
-        manifest = _manifest(old, numbers)
+        updated = {call.number: call for call in new.calls}
+        numbers = listed([str(number) for number in sorted(updated)], 20)
+        manifest = derived_manifest(old.segments, _VERB, {"calls": numbers})
+        steps = manifest.history or ()
+        if len(steps) > 1 and steps[-2].verb == _VERB:
+            # A fixture may be updated any number of times, so consecutive updates are one step.
+            manifest = manifest.model_copy(update={"history": (*steps[:-2], steps[-1])})
         mode = os.stat(source).st_mode & 0o777
         with NewTape(source, manifest, overwrite=True, mode=mode) as writer:
             for call in old.calls:
-                writer.copy(known.pop(call.number, call))
-            if known:
+                writer.copy(updated.pop(call.number, call))
+            if updated:
                 raise UsageError("the tape changed while the tests ran", path=source)
             end = segment.end
             writer.seal(
@@ -378,13 +363,3 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
                 dumps=end.dumps,
                 closed_ns=end.closed_ns,
             )
-
-
-def _manifest(old: Tape, numbers: str) -> Manifest:
-    """The manifest, in whose history all updates in a row are one step: a fixture may be updated
-    any number of times."""
-    manifest = derived(old.segments, _VERB, {"calls": numbers})
-    steps = manifest.history or ()
-    if len(steps) > 1 and steps[-2].verb == _VERB:
-        steps = (*steps[:-2], steps[-1])
-    return manifest.model_copy(update={"history": steps})

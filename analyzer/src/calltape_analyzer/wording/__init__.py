@@ -1,8 +1,7 @@
-"""Facts as sentences. Only edges import it; all else asks for ``str()`` of a fact, and nobody reads
-a sentence that was made here.
+"""Facts as English sentences. Other code calls ``str()`` on a fact, and never parses the result.
 
-A kind of fact has a template that names its fields, or a function. What an option is called
-depends on who reads (:class:`~calltape_schema.remedies.Remedy`).
+Each kind of fact has a template with its fields, or a function. The name of an option depends on
+whether the reader uses Python or the command (:class:`~calltape_schema.remedies.Remedy`).
 """
 
 from __future__ import annotations

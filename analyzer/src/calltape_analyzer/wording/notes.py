@@ -1,6 +1,8 @@
-"""What a person should know about programs, in words."""
+"""Notes on programs as sentences."""
 
 from __future__ import annotations
+
+from itertools import zip_longest
 
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import OtherNote
@@ -9,10 +11,10 @@ from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.text import counted, joined, some_of, variant_names
 from calltape_schema.remedies import Remedy
 
-__all__ = ["WORDS", "drawing", "keeping", "probe_option", "shown_state"]
+__all__ = ["WORDS", "draws_text", "probe_option", "state_advice", "state_names"]
 
 _MAX_SHOWN = 4
-"""Names of a state, or of outputs, that a note has."""
+"""How many names a note lists."""
 _HAS_STATE = "the model has state that its calls change"
 _QUESTIONS = {
     notes.Question.STRIDES: "whether the model reads how its arguments lie in memory is unknown, "
@@ -22,31 +24,31 @@ _QUESTIONS = {
 }
 
 
-def shown_state(names: tuple[str, ...]) -> str:
-    """The names of a state, or the first of them if there are many."""
+def state_names(names: tuple[str, ...]) -> str:
+    """Names of a model's state, shortened if there are many."""
     return some_of(names, _MAX_SHOWN)
 
 
-def drawing(generators: tuple[str, ...]) -> str:
-    """That a model draws random numbers, and with which generators."""
+def draws_text(generators: tuple[str, ...]) -> str:
+    """A clause that a model draws random numbers, with the names of the generators."""
     owners = joined(["Python's random" if one == "random" else one for one in generators], 4)
     return f"the model draws random numbers with {owners}"
 
 
-def keeping(has_state: bool) -> str:
-    """What to do so that a program keeps what it loses."""
-    passed = "let the model take it as an argument and return it"
-    return f"keep it in a registered buffer, or {passed}" if has_state else passed
+def state_advice(has_state: bool) -> str:
+    """Advice on how to keep state in a program."""
+    as_argument = "let the model take it as an argument and return it"
+    return f"keep it in a registered buffer, or {as_argument}" if has_state else as_argument
 
 
 def probe_option(probe: str) -> Remedy:
-    """Which sizes were asked for."""
+    """The ``probe`` option as the user would write it."""
     return Remedy(f"probe={probe!r}", f"--probe {probe}")
 
 
 def _state_kept(note: notes.StateKept) -> str:
     return (
-        f"{_HAS_STATE} ({shown_state(note.names)}); the program changes it as well, so that each "
+        f"{_HAS_STATE} ({state_names(note.names)}); the program changes it as well, so that each "
         "call begins where the one before ended; recorded calls were compared from the state at "
         "the export, one by one and in order (export the model in the state in which the "
         "recording began)"
@@ -54,15 +56,14 @@ def _state_kept(note: notes.StateKept) -> str:
 
 
 def _state_lost(note: notes.StateLost) -> str:
-    known = (*note.values, *("" for _ in note.names[len(note.values) :]))
-    pairs = zip(note.names, known, strict=False)
-    shown = shown_state(tuple(f"{name}={value}" if value else name for name, value in pairs))
+    pairs = zip_longest(note.names, note.values[: len(note.names)], fillvalue="")
+    shown = state_names(tuple(f"{name}={value}" if value else name for name, value in pairs))
     is_constant = (
         "and the program does not: it is a constant of the program, as it was at the export"
         if note.has_state
         else "and the program has none: each call begins with the state at the export"
     )
-    follows = f" ({keeping(note.has_state)})"
+    follows = f" ({state_advice(note.has_state)})"
     if note.depends:
         follows = (
             ", although what the model returns in the next calls depends on it: only calls that "
@@ -74,10 +75,9 @@ def _state_lost(note: notes.StateLost) -> str:
 
 
 def _unwritten(note: notes.Unwritten) -> str:
-    told = f"leaves {note.name} as it was, which the model changes in place"
-    return (
-        f"{told} and returns: its new values are in the result only" if note.is_returned else told
-    )
+    what = f"leaves {note.name} as it was, which the model changes in place"
+    returned = " and returns: its new values are in the result only" * note.is_returned
+    return f"{what}{returned}"
 
 
 def _shared_memory(note: notes.SharedMemory) -> str:
@@ -88,16 +88,16 @@ def _shared_memory(note: notes.SharedMemory) -> str:
     )
 
 
-def _why_only(found: notes.WhyOnly) -> str:
-    if found.kind is notes.WhyNotOthers.CONDITIONS:
+def _why_only(note: notes.WhyOnly) -> str:
+    if note.kind is notes.WhyNotOthers.CONDITIONS:
         return "it has conditions that cannot be checked here"
-    if found.kind is notes.WhyNotOthers.FAILED:
-        return f"{found.runtime} failed at {found.sizes} sizes that it should take"
-    if found.kind is notes.WhyNotOthers.OTHER_MODEL:
-        return f"at {found.sizes} recorded sizes {_NOT_AS_NOW}"
-    wrong = f"{found.sizes} recorded sizes"
-    if found.kind is notes.WhyNotOthers.WRONG_UNSEEN:
-        wrong = f"{found.sizes} of {found.tried} sizes that were never recorded"
+    if note.kind is notes.WhyNotOthers.FAILED:
+        return f"{note.runtime} failed at {note.sizes} sizes that it should take"
+    if note.kind is notes.WhyNotOthers.OTHER_MODEL:
+        return f"at {note.sizes} recorded sizes {_NOT_AS_NOW}"
+    wrong = f"{note.sizes} recorded sizes"
+    if note.kind is notes.WhyNotOthers.WRONG_UNSEEN:
+        wrong = f"{note.sizes} of {note.tried} sizes that were never recorded"
     return f"it returned wrong values at {wrong}"
 
 
@@ -130,8 +130,7 @@ def _probed(note: notes.Probed) -> str:
 
 
 def _came_to(note: notes.Probed) -> str:
-    """What came of the sizes that no call had; empty if all that could be said is said
-    elsewhere."""
+    """The results at unrecorded sizes; empty if other notes cover them."""
     if not note.sizes and not note.varied:
         return ": none varied in the recorded calls"
     if not note.sizes:
@@ -172,8 +171,9 @@ def _merge_rejects(note: notes.MergeRejects) -> str:
 
 def _other_model(note: notes.OtherModel) -> str:
     are = "call" if len(note.calls) == 1 else "calls"
+    calls = some_of(list(dict.fromkeys(note.calls)), 4)
     reasons = [
-        f"the model does not return what was recorded for {are} {some_of(_once(note.calls), 4)} "
+        f"the model does not return what was recorded for {are} {calls} "
         f"({note.difference}): it has other weights, or another seed or mode"
     ]
     if note.outside:
@@ -184,10 +184,6 @@ def _other_model(note: notes.OtherModel) -> str:
             "recording"
         )
     return "; ".join(reasons)
-
-
-def _once(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 WORDS = {
@@ -201,12 +197,12 @@ WORDS = {
     "values are compared, its strides are not",
     notes.SharedMemory: _shared_memory,
     notes.Draws: lambda note: (
-        f"random: {drawing(note.generators)}, so no tape has what a later call returns; its calls "
-        "were compared with the model, both from one state of the generators"
+        f"random: {draws_text(note.generators)}, so no tape has what a later call returns; its "
+        "calls were compared with the model, both from one state of the generators"
     ),
     notes.NotDrawn: lambda note: (
-        f"random: {drawing(note.generators)}; what it returned was the same with the smallest, the "
-        "largest and other numbers, so its programs draw none of them"
+        f"random: {draws_text(note.generators)}; what it returned was the same with the smallest, "
+        "the largest and other numbers, so its programs draw none of them"
     ),
     notes.WhyOnly: _why_only,
     notes.ServesOnly: lambda note: (

@@ -1,4 +1,4 @@
-"""Why there is no program, or no better one, and how that was tried, in words."""
+"""Reasons why an export has no program, or no better one, and export attempts, as sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.reasons import Sampled, Strategy, Tried
 from calltape_analyzer.text import listed, printable
-from calltape_analyzer.wording.notes import drawing, keeping, probe_option, shown_state
+from calltape_analyzer.wording.notes import (
+    draws_text,
+    probe_option,
+    state_advice,
+    state_names,
+)
 from calltape_schema.remedies import Remedy
 
 __all__ = ["WORDS"]
@@ -70,71 +75,71 @@ def _cause(cause: reasons.Cause) -> str:
     return needed if cause.advice is None else f"{needed} ({_ADVICE[cause.advice]})"
 
 
-def _end(found: reasons.Ended) -> str:
-    if found.end is reasons.End.LATE:
-        return f"took more than {found.seconds:.0f} s, and was ended"
-    if found.end is reasons.End.NOT_TRIED:
+def _end(fact: reasons.Ended) -> str:
+    if fact.end is reasons.End.LATE:
+        return f"took more than {fact.seconds:.0f} s, and was ended"
+    if fact.end is reasons.End.NOT_TRIED:
         return "could not be tried in another process"
-    when = "with an empty cache" if found.empty_cache else "when that was tried"
-    return f"ended its process {when}{f' ({found.how})' if found.how else ''}"
+    when = "with an empty cache" if fact.empty_cache else "when that was tried"
+    return f"ended its process {when}{f' ({fact.how})' if fact.how else ''}"
 
 
-def _of_model(found: reasons.OfModel) -> str:
-    why = _end(found.why) if isinstance(found.why, reasons.Ended) else found.why
-    return f"{_MODEL}{', at recorded sizes' if found.at_recorded else ''}: {why}"
+def _of_model(fact: reasons.OfModel) -> str:
+    why = _end(fact.why) if isinstance(fact.why, reasons.Ended) else fact.why
+    return f"{_MODEL}{', at recorded sizes' if fact.at_recorded else ''}: {why}"
 
 
-def _time_up(found: reasons.TimeUp) -> str:
-    begin = "interrupted" if found.interrupted else "not tried"
-    return f"{begin}: the time of {found.seconds:g} s for all was up"
+def _time_up(fact: reasons.TimeUp) -> str:
+    begin = "interrupted" if fact.interrupted else "not tried"
+    return f"{begin}: the time of {fact.seconds:g} s for all was up"
 
 
-def _too_slow(found: reasons.TooSlow) -> str:
-    took = "a run before it took" if found.was_run else "would take"
-    return f"{took} more than {found.seconds:.0f} s"
+def _too_slow(fact: reasons.TooSlow) -> str:
+    took = "a run before it took" if fact.was_run else "would take"
+    return f"{took} more than {fact.seconds:.0f} s"
 
 
-def _too_much(found: reasons.TooMuchMemory) -> str:
-    python = "max_memory is" if found.is_given else "without max_memory it is"
+def _too_much(fact: reasons.TooMuchMemory) -> str:
+    python = "max_memory is" if fact.is_given else "without max_memory it is"
     granted = Remedy(python, "a run may take")
-    return f"may take {_bytes(found.needed)} of memory; {granted} {_bytes(found.allowed)}"
+    return f"may take {_bytes(fact.needed)} of memory; {granted} {_bytes(fact.allowed)}"
 
 
 def _bytes(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
-def _state_needed(found: reasons.StateNeeded) -> str:
+def _state_needed(fact: reasons.StateNeeded) -> str:
     shown = "recorded calls in another order, or after more of them, would get something else"
-    if found.call is not None:
-        shown = f"call {found.call} is not reproduced"
+    if fact.call is not None:
+        shown = f"call {fact.call} is not reproduced"
     return (
         f"what the model returns depends on what the call before left in it "
-        f"({shown_state(found.names)}), and the program does not keep that: {shown} "
-        f"({keeping(found.has_state)}; if each recorded call began in one state, export the model "
-        "in that)"
+        f"({state_names(fact.names)}), and the program does not keep that: {shown} "
+        f"({state_advice(fact.has_state)}; if each recorded call began in one state, export the "
+        "model in that)"
     )
 
 
-def _untraceable(found: reasons.Untraceable) -> str:
-    names = printable(listed(list(found.names)))
-    if found.kind is reasons.UntraceableKind.DATA_KEYS:
+def _untraceable(fact: reasons.Untraceable) -> str:
+    names = printable(listed(list(fact.names)))
+    if fact.kind is reasons.UntraceableKind.DATA_KEYS:
         return (
             f"{names} has a dict whose keys do not come back from call to call: they are data, as "
             "ids of requests are, and torch.export takes keys for structure. A program would take "
             "the calls of one set of keys only: give the model a forward that takes what stands "
             "in the dict as lists or tensors, and record that"
         )
-    if found.kind is reasons.UntraceableKind.NESTED:
-        are = "is a nested tensor" if len(found.names) == 1 else "are nested tensors"
+    if fact.kind is reasons.UntraceableKind.NESTED:
+        are = "is a nested tensor" if len(fact.names) == 1 else "are nested tensors"
         return (
             f"{names} {are}, and torch.export makes no program that takes one and can be run: give "
             "the model a forward that takes the values and the offsets and computes on them, or "
             "padded tensors with a mask, and record that"
         )
-    if found.kind is reasons.UntraceableKind.SPARSE:
+    if fact.kind is reasons.UntraceableKind.SPARSE:
         return (
-            f"{names} of layout {printable(listed(list(found.layouts)))} has no values on a tape, "
+            f"{names} of layout {printable(listed(list(fact.layouts)))} has no values on a tape, "
             "so that no program could be compared: call the model with a dense tensor, or with the "
             "indices and the values, and record that"
         )
@@ -171,59 +176,57 @@ _STRATEGIES = {
 }
 
 
-def _tried(found: Tried) -> str:
-    sample = "" if found.sample is None else str(found.sample)
-    return ", ".join(filter(None, [sample, _STRATEGIES[found.strategy]]))
+def _tried(fact: Tried) -> str:
+    sample = "" if fact.sample is None else str(fact.sample)
+    return ", ".join(filter(None, [sample, _STRATEGIES[fact.strategy]]))
 
 
-def _sampled(found: Sampled) -> str:
-    if not found.sizes:
-        return f"call {found.call} as recorded"
-    return f"call {found.call} resized to {found.sizes}"
+def _sampled(fact: Sampled) -> str:
+    if not fact.sizes:
+        return f"call {fact.call} as recorded"
+    return f"call {fact.call} resized to {fact.sizes}"
 
 
 WORDS = {
     Tried: _tried,
     Sampled: _sampled,
     Other: "{text}",
-    Raised: lambda found: (
-        f"{found.error}: {found.said}" + _BEYOND * (ErrorKind.BEYOND_MEMORY in found.kinds)
+    Raised: lambda fact: (
+        f"{fact.error}: {fact.said}" + _BEYOND * (ErrorKind.BEYOND_MEMORY in fact.kinds)
     ),
-    reasons.Because: lambda found: _WHYS[found.why],
+    reasons.Because: lambda fact: _WHYS[fact.why],
     reasons.Cause: _cause,
     reasons.OfCall: "call {call}: {why}",
     reasons.Unseen: "at unseen sizes: {why}",
     reasons.OfModel: _of_model,
-    reasons.InState: lambda found: (
+    reasons.InState: lambda fact: (
         "the model itself returns something else now, because its calls change its state "
-        f"({shown_state(found.names)}); from the state that it has now the program does the same"
+        f"({state_names(fact.names)}); from the state that it has now the program does the same"
     ),
-    reasons.MaybeState: lambda found: (
-        f"{found.difference}; maybe because the model has state ({shown_state(found.names)}) and "
+    reasons.MaybeState: lambda fact: (
+        f"{fact.difference}; maybe because the model has state ({state_names(fact.names)}) and "
         "was in another then"
     ),
-    reasons.RandomDiffers: lambda found: (
-        f"random: {found.difference} ({drawing(found.generators)}); {_RANDOM[found.advice]}"
+    reasons.RandomDiffers: lambda fact: (
+        f"random: {fact.difference} ({draws_text(fact.generators)}); {_RANDOM[fact.advice]}"
     ),
     reasons.TimeUp: _time_up,
     reasons.NotTried: "it was not tried ({why})",
-    reasons.Ended: lambda found: f"{found.what or _MODEL} {_end(found)}",
+    reasons.Ended: lambda fact: f"{fact.what or _MODEL} {_end(fact)}",
     reasons.SyntheticHarms: "call {call}: its values are not on the tape, and with synthetic ones "
     "the model does not finish: {how} (record values, or leave the call out)",
     reasons.TooSlow: _too_slow,
     reasons.TooMuchMemory: _too_much,
-    reasons.RecordedOnly: lambda found: (
-        f"only recorded sizes are run ({probe_option(found.probe)})"
-    ),
+    reasons.RecordedOnly: lambda fact: f"only recorded sizes are run ({probe_option(fact.probe)})",
     reasons.PointsInto: "values of {name} point into it",
-    reasons.RaisedType: lambda found: (
-        f"{_MODEL if found.is_model else 'the program'} raised {found.error}"
+    reasons.RaisedType: lambda fact: (
+        f"{_MODEL if fact.is_model else 'the program'} raised {fact.error}"
     ),
     reasons.UntriedSize: "{sizes}: {why}",
     reasons.Untraceable: _untraceable,
     reasons.StateNeeded: _state_needed,
-    reasons.DrawnByPython: lambda found: (
-        f"random: {drawing(found.generators)}, and what it returns depends on them; a program "
+    reasons.DrawnByPython: lambda fact: (
+        f"random: {draws_text(fact.generators)}, and what it returns depends on them; a program "
         "cannot draw from the generators of Python and numpy (draw with torch, or pass them as an "
         "argument)"
     ),

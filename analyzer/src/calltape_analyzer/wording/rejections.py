@@ -1,14 +1,24 @@
-"""Why a call is rejected, in words."""
+"""Rejections of calls as sentences.
+
+Guards and runtime assertions come in torch's notation: ``torch.sym_max(1, L['x'].size()[0]) != 4``,
+``Ne(u0, 1) on node 'ne'``. They become sentences about arguments. Parts that this module does not
+know stay as torch writes them.
+"""
 
 from __future__ import annotations
 
-from calltape_analyzer.foreign_errors import AssertionFailed, OtherAssertion
+import ast
+import re
+from collections.abc import Mapping
+from itertools import chain
+from typing import TypeGuard
+
+from calltape_analyzer.foreign_errors import INPUT, UNBACKED, AssertionFailed, OtherAssertion
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.pytree.classes import is_never_made
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.text import printable
 from calltape_analyzer.variants.facts import ExcludedSize, FixedSize, NewZeros, OtherVariant
-from calltape_analyzer.wording.guards import assertion_in_words, guard_in_words
 from calltape_schema.remedies import Remedy
 
 __all__ = ["WORDS"]
@@ -66,6 +76,149 @@ def _not_exported(found: reasons.NotExported) -> str:
 def _assertion(found: AssertionFailed) -> str:
     place = f": {found.place}" if found.place else ""
     return f"{_FOR_CALLS} {assertion_in_words(found.condition)}{place}"
+
+
+_MAX_CHARACTERS = 1_000
+"""Longer conditions are not translated, because nobody would read them."""
+_COMPARED: dict[type, str] = {
+    ast.Eq: "is", ast.NotEq: "is not", ast.LtE: "is at most", ast.Lt: "is less than",
+    ast.GtE: "is at least", ast.Gt: "is more than",
+}  # fmt: skip
+_TURNED: dict[type, ast.cmpop] = {
+    ast.Eq: ast.Eq(), ast.NotEq: ast.NotEq(), ast.LtE: ast.GtE(), ast.Lt: ast.Gt(),
+    ast.GtE: ast.LtE(), ast.Gt: ast.Lt(),
+}  # fmt: skip
+_FUNCTIONS = {
+    "torch.sym_max": "max", "torch.sym_min": "min", "torch.sym_float": "float",
+    "torch.sym_int": "int", "math.ceil": "ceil", "math.floor": "floor", "math.trunc": "trunc",
+    "math.sqrt": "sqrt",
+}  # fmt: skip
+_RELATIONS: dict[str, ast.cmpop] = {
+    "Eq": ast.Eq(), "Ne": ast.NotEq(), "Le": ast.LtE(), "Lt": ast.Lt(), "Ge": ast.GtE(),
+    "Gt": ast.Gt(),
+}  # fmt: skip
+
+
+def guard_in_words(text: str, names: Mapping[str, str]) -> str:
+    """A guard as a sentence: ``x[1] is at most 4``.
+
+    Args:
+        text: the guard in torch's notation.
+        names: the names of inputs by torch's expressions for them.
+    """
+    # Names are no Python expressions, so identifiers replace them until the sentence is complete.
+    identifiers: dict[str, str] = {}
+
+    def identifier(match: re.Match[str]) -> str:
+        name = names.get(match[0], match[0])
+        return identifiers.setdefault(name, f"input_{len(identifiers)}_")
+
+    sentence = _translated(INPUT.sub(identifier, text.strip()).replace(".size()", ""))
+    by_identifier = {one: name for name, one in identifiers.items()}
+    return re.sub(r"\binput_\d+_", lambda match: by_identifier.get(match[0], match[0]), sentence)
+
+
+def assertion_in_words(condition: str) -> str:
+    """An assertion as a sentence: ``a number that the values tell is not 1``."""
+    sentence = _translated(condition)
+    names = sorted(set(UNBACKED.findall(sentence)))
+    if len(names) == 1 and sentence.startswith(f"{names[0]} is ") and sentence.count(names[0]) == 1:
+        return sentence.replace(names[0], "a number that the values tell", 1)
+    if names:
+        follow = "follows" if len(names) == 1 else "follow"
+        return f"{sentence}, where {' and '.join(names)} {follow} from values"
+    return sentence
+
+
+def _translated(text: str) -> str:
+    """A condition as a sentence; unchanged if it is too long or not valid Python."""
+    if len(text) > _MAX_CHARACTERS:
+        return text
+    try:
+        # sympy writes ``(a) & (b)`` and ``(a) | (b)``.
+        python = re.sub(r"\) & \(", ") and (", re.sub(r"\) \| \(", ") or (", text))
+        return _sentence(_Simplifier().visit(ast.parse(python, mode="eval").body))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
+
+
+class _Simplifier(ast.NodeTransformer):
+    """Rewrites the notation of torch and sympy as a person would write it."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        name = ast.unparse(node.func)
+        if name in _RELATIONS and len(node.args) == 2:
+            return ast.Compare(node.args[0], [_RELATIONS[name]], [node.args[1]])
+        if name in ("torch.sym_not", "Not") and len(node.args) == 1:
+            return ast.UnaryOp(ast.Not(), node.args[0])
+        if name in _FUNCTIONS:
+            node.func = ast.Name(_FUNCTIONS[name])
+        if _FUNCTIONS.get(name) in ("max", "min"):
+            nested = [one.args if _is_call(one, _FUNCTIONS[name]) else [one] for one in node.args]
+            node.args = list(chain.from_iterable(nested))
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        negated = _negated(node)
+        # ``-(-x // 4)`` becomes ``ceil(x / 4)``.
+        if (
+            isinstance(negated, ast.BinOp)
+            and isinstance(negated.op, ast.FloorDiv)
+            and (inner := _negated(negated.left)) is not None
+        ):
+            return ast.Call(ast.Name("ceil"), [ast.BinOp(inner, ast.Div(), negated.right)], [])
+        if isinstance(node.op, ast.Add) and (number := _int(node.left)) is not None:
+            sign = ast.Sub() if number < 0 else ast.Add()
+            return ast.BinOp(node.right, sign, ast.Constant(abs(number)))
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        # ``4 >= x`` becomes ``x <= 4``.
+        if len(node.ops) == 1 and _int(node.left) is not None and type(node.ops[0]) in _TURNED:
+            turned = _TURNED[type(node.ops[0])]
+            return ast.Compare(node.comparators[0], [turned], [node.left])
+        return node
+
+
+def _is_call(node: ast.expr, name: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _negated(node: ast.expr) -> ast.expr | None:
+    """``x`` for ``-1*x`` and ``-x``; None for anything else."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and _int(node.left) == -1:
+        return node.right
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _int(node) is None:
+        return node.operand
+    return None
+
+
+def _int(node: ast.expr) -> int | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _int(node.operand)
+        return None if value is None else -value
+    is_int = isinstance(node, ast.Constant) and type(node.value) is int
+    return node.value if is_int and isinstance(node, ast.Constant) else None  # type: ignore[return-value]
+
+
+def _sentence(node: ast.expr) -> str:
+    if isinstance(node, ast.BoolOp):
+        word = ", and " if isinstance(node.op, ast.And) else ", or "
+        return word.join(map(_part, node.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return f"it is not so that {_part(node.operand)}"
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
+        left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+        return f"{left} {_COMPARED[type(node.ops[0])]} {right}"
+    return ast.unparse(node)
+
+
+def _part(node: ast.expr) -> str:
+    text = _sentence(node)
+    return f"({text})" if isinstance(node, ast.BoolOp) else text
 
 
 WORDS = {

@@ -1,4 +1,5 @@
-"""What came of recorded calls, and which new calls will be served, in words."""
+"""Verdicts on replayed calls, and on the new calls that a variant's programs accept, as
+sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.text import counted, joined, listed, printable, some_of
-from calltape_analyzer.wording.notes import drawing
+from calltape_analyzer.wording.notes import draws_text
 
 __all__ = ["WORDS", "last_lines"]
 
@@ -24,45 +25,48 @@ _MAX_NAMED = 4
 _MAX_REASON = 240
 
 
-def last_lines(found: Sequence[VariantVerdict]) -> list[str]:
-    """The verdicts on variants, the worst last; of many variants a line for each scope."""
+def last_lines(variant_verdicts: Sequence[VariantVerdict]) -> list[str]:
+    """The verdicts on variants, the worst last. Many variants get one line per scope."""
     order: tuple[Scope, ...] = ("general", "recorded sizes only", "rejected")
-    if len(found) <= _MAX_LINES:
-        return [str(one) for one in sorted(found, key=lambda one: order.index(one.scope))]
+    if len(variant_verdicts) <= _MAX_LINES:
+        return [
+            str(one) for one in sorted(variant_verdicts, key=lambda one: order.index(one.scope))
+        ]
     lines: list[str] = []
     for scope in order:
-        own = [one for one in found if one.scope == scope]
-        if own:
-            names = some_of([printable(one.variant) for one in own], _MAX_NAMED)
-            lines.append(f"{scope}: {counted(len(own), 'variant')} ({names}): {_new_calls(own[0])}")
+        variants = [one for one in variant_verdicts if one.scope == scope]
+        if variants:
+            names = some_of([printable(one.variant) for one in variants], _MAX_NAMED)
+            count, calls = counted(len(variants), "variant"), _new_calls(variants[0])
+            lines.append(f"{scope}: {count} ({names}): {calls}")
     return lines
 
 
-def _new_calls(found: VariantVerdict) -> str:
-    """What a verdict means for new calls."""
-    reason = "" if found.reason is None else printable(str(found.reason))
+def _new_calls(fact: VariantVerdict) -> str:
+    """What a verdict means for calls that were not recorded."""
+    reason = "" if fact.reason is None else printable(str(fact.reason))
     why = f": {shorten(reason, _MAX_REASON, placeholder=' ...')}" if reason else ""
-    if found.scope == "rejected":
+    if fact.scope == "rejected":
         return f"no program{why}"
-    if found.scope == "general":
-        beside = f" (accepts {found.taken} of {counted(found.tried, 'unrecorded size')})"
-        return f"new calls may have any {_listed(found.open)}{beside if found.tried else ''}"
+    if fact.scope == "general":
+        beside = f" (accepts {fact.taken} of {counted(fact.tried, 'unrecorded size')})"
+        return f"new calls may have any {_listed(fact.open)}{beside if fact.tried else ''}"
     parts = []
-    if found.constant:
-        alone = "each for that one only" if found.constant > 1 else "for that one only"
+    if fact.constant:
+        alone = "each for that one only" if fact.constant > 1 else "for that one only"
         parts.append(
-            f"{found.constant} of {counted(found.sizes, 'recorded size')} "
-            f"{_have(found.constant)} a program {alone}"
+            f"{fact.constant} of {counted(fact.sizes, 'recorded size')} "
+            f"{_have(fact.constant)} a program {alone}"
         )
-    if found.rejected:
-        parts.append(f"{found.rejected} of {found.sizes} {_have(found.rejected)} none")
-    if found.lacks_values:
+    if fact.rejected:
+        parts.append(f"{fact.rejected} of {fact.sizes} {_have(fact.rejected)} none")
+    if fact.lacks_values:
         parts.append("some recorded values have none")
-    if not parts and found.closed:
-        free = f", with any {_listed(found.open)}" if found.open else ""
-        parts.append(f"new calls need a recorded {_listed(found.closed)}{free}")
+    if not parts and fact.closed:
+        free = f", with any {_listed(fact.open)}" if fact.open else ""
+        parts.append(f"new calls need a recorded {_listed(fact.closed)}{free}")
     if not parts:
-        same = f"no size varied in {counted(found.calls, 'call')}, and new calls need the same"
+        same = f"no size varied in {counted(fact.calls, 'call')}, and new calls need the same"
         parts.append(same)
     return f"{', '.join(parts)}{why}"
 
@@ -85,78 +89,78 @@ _CALLS = {
     "inputs, so pass it contiguous tensors, or it returns other values",
     CallsKind.IN_ORDER: "reproduced in order, each from the state that the call before left",
 }
-"""What is said of some calls, after how many they are."""
+"""The texts after the number of calls."""
 
 
-def _other_outputs(found: reports.OtherOutputs) -> str:
-    pairs = (("missing:", found.missing), ("unexpected:", found.unexpected))
+def _other_outputs(fact: reports.OtherOutputs) -> str:
+    pairs = (("missing:", fact.missing), ("unexpected:", fact.unexpected))
     parts = [f"{what} {', '.join(paths)}" for what, paths in pairs if paths]
     return f"other outputs ({'; '.join(parts)})"
 
 
-def _leaf_difference(found: reports.LeafDifference) -> str:
-    if not found.differing:
-        return f"{found.path} is {found.got} instead of {found.recorded}"
+def _leaf_difference(fact: reports.LeafDifference) -> str:
+    if not fact.differing:
+        return f"{fact.path} is {fact.got} instead of {fact.recorded}"
     return (
-        f"{found.path}: {found.differing} of {found.total} elements differ by up to "
-        f"{found.max_abs:.3g} (relative {found.max_rel:.3g})"
+        f"{fact.path}: {fact.differing} of {fact.total} elements differ by up to "
+        f"{fact.max_abs:.3g} (relative {fact.max_rel:.3g})"
     )
 
 
-def _incomparable(found: reports.Incomparable) -> str:
-    if not found.type_name:
-        return f"{found.path} has no value on the tape, only a dtype and a shape"
-    if found.reason == BESIDE:
-        return f"{found.path} is an attribute of a {found.type_name} beside what is recorded of it"
-    if found.reason == POLICY:
-        return f"{found.path} ({found.type_name}) has no value on the tape"
-    return f"{found.path} ({found.type_name}) cannot be described: {found.reason}"
+def _incomparable(fact: reports.Incomparable) -> str:
+    if not fact.type_name:
+        return f"{fact.path} has no value on the tape, only a dtype and a shape"
+    if fact.reason == BESIDE:
+        return f"{fact.path} is an attribute of a {fact.type_name} beside what is recorded of it"
+    if fact.reason == POLICY:
+        return f"{fact.path} ({fact.type_name}) has no value on the tape"
+    return f"{fact.path} ({fact.type_name}) cannot be described: {fact.reason}"
 
 
-def _not_verified(found: reports.NotVerified) -> str:
-    what = "not verified" if found.is_any else "nothing was compared"
-    # A call that returned None was made for what it does, and a program that does nothing returns
-    # None as well.
+def _not_verified(fact: reports.NotVerified) -> str:
+    what = "not verified" if fact.is_any else "nothing was compared"
+    # A call that returns None is made for its side effects, and a program without any also returns
+    # None.
     nothing = (
         "the model returns nothing of what was recorded"
-        if found.is_omitted
+        if fact.is_omitted
         else "the outputs hold no tensor and no value, and what the call did beside returning is "
         "not on the tape"
     )
-    shown = "; ".join(map(str, found.first[:_MAX_PARTS])) or nothing
-    more = found.total - _MAX_PARTS
+    shown = "; ".join(map(str, fact.first[:_MAX_PARTS])) or nothing
+    more = fact.total - _MAX_PARTS
     return f"{what}: {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
-def _other_exception(found: reports.OtherException) -> str:
-    if found.raised is None:
-        return f"returned, instead of raising {found.recorded}"
-    unknown = "" if found.is_known else ", a class that is not loaded here"
-    return f"{found.raised}, instead of {found.recorded}{unknown}"
+def _other_exception(fact: reports.OtherException) -> str:
+    if fact.raised is None:
+        return f"returned, instead of raising {fact.recorded}"
+    unknown = "" if fact.is_known else ", a class that is not loaded here"
+    return f"{fact.raised}, instead of {fact.recorded}{unknown}"
 
 
-def _arguments_unmade(found: reports.ArgumentsUnmade) -> str:
-    pairs = zip(found.classes, found.reasons, strict=False)
+def _arguments_unmade(fact: reports.ArgumentsUnmade) -> str:
+    pairs = zip(fact.classes, fact.reasons, strict=False)
     some = listed([f"{name} ({reason})" for name, reason in pairs])
     return f"not tried: its arguments hold objects that cannot be rebuilt: {some}"
 
 
-def _slow(found: reports.SlowCall) -> str:
-    allowed = f"at most {_seconds(found.most)}"
-    if found.times is not None:
-        allowed += f", which is {found.times:g} times the recorded duration"
-    return f"took {_seconds(found.seconds)} in the fastest of {found.runs} runs ({allowed})"
+def _slow(fact: reports.SlowCall) -> str:
+    allowed = f"at most {_seconds(fact.most)}"
+    if fact.times is not None:
+        allowed += f", which is {fact.times:g} times the recorded duration"
+    return f"took {_seconds(fact.seconds)} in the fastest of {fact.runs} runs ({allowed})"
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _doubted(found: reports.Doubted) -> str:
-    synthetic = " (with synthetic arguments: the tape has no values)" * found.is_synthetic
-    missing = f"; the call has {found.missing}" if found.missing else ""
-    draws = "; the call draws random numbers" * found.draws
-    return f"{found.why}{synthetic}{missing}{draws}"
+def _doubted(fact: reports.Doubted) -> str:
+    synthetic = " (with synthetic arguments: the tape has no values)" * fact.is_synthetic
+    missing = f"; the call has {fact.missing}" if fact.missing else ""
+    draws = "; the call draws random numbers" * fact.draws
+    return f"{fact.why}{synthetic}{missing}{draws}"
 
 
 def _some_calls(note: reports.SomeCalls) -> str:
@@ -192,7 +196,7 @@ def _parts_uncompared(note: reports.PartsUncompared) -> str:
 def _unsteady(note: reports.Unsteady) -> str:
     why = "the model is not deterministic (dropout, random numbers)"
     if note.generators:
-        why = drawing(note.generators)
+        why = draws_text(note.generators)
     return (
         f"call {note.call} gives other values each time it is run: {why}, so no tape can be "
         "reproduced"
@@ -200,7 +204,7 @@ def _unsteady(note: reports.Unsteady) -> str:
 
 
 WORDS: dict[type[Fact], Any] = {
-    VariantVerdict: lambda found: f"{found.scope}: {printable(found.variant)}: {_new_calls(found)}",
+    VariantVerdict: lambda fact: f"{fact.scope}: {printable(fact.variant)}: {_new_calls(fact)}",
     reports.ElementDifference: "recorded {recorded}, got {got}",
     reports.LeafDifference: _leaf_difference,
     reports.OtherOutputs: _other_outputs,
@@ -209,8 +213,8 @@ WORDS: dict[type[Fact], Any] = {
     reports.NothingCompared: "no value was compared in any call: what came out is empty, or not a "
     "number",
     reports.OtherException: _other_exception,
-    reports.NoOutputs: lambda found: (
-        "its outputs are not on the tape" + (f" ({printable(found.why)})" if found.why else "")
+    reports.NoOutputs: lambda fact: (
+        "its outputs are not on the tape" + (f" ({printable(fact.why)})" if fact.why else "")
     ),
     reports.ArgumentsUnmade: _arguments_unmade,
     reports.SlowCall: _slow,

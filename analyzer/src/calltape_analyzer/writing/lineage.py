@@ -1,13 +1,8 @@
-"""What a new tape says of where it came from.
+"""The manifest, call numbers and coverage of a tape that is made from others.
 
-Takes the files that it is made of, and what was done to them; returns the numbers that their calls
-get, and its manifest: that of the first file, with one more step in its history. Calls of one
-recording keep id and numbers. Those of several get a new id, and the numbers of each recording
-follow those of the one before it, so that no two are equal and each can be traced back.
-
-For the end of the new tape, it makes a coverage that is true for it (what it lacks is counted, and
-if nobody knows how many calls there were, it says so), the counted inputs of calls that no file
-has, and when the recording ended.
+The manifest is that of the first file, with one more step in its history. Calls of one recording
+keep its id and their numbers. Several recordings get a new id, and the numbers of each follow those
+of the one before, so that each call can be traced back.
 """
 
 from __future__ import annotations
@@ -48,11 +43,11 @@ from calltape_schema.records import (
 
 __all__ = [
     "Numbering",
-    "calls_in",
     "closing_time",
+    "count_intact",
     "coverage_for",
     "coverage_of_numbers",
-    "derived",
+    "derived_manifest",
     "new_manifest",
     "numbering_of",
     "unkept_of",
@@ -67,13 +62,13 @@ _MAX_NUMBER = 2**63 - 1
 def coverage_for(
     segments: Sequence[CountedFile], kept: int, unwanted: int, later: int = 0
 ) -> Coverage:
-    """How many calls were seen, and what became of those that the new tape lacks.
+    """How many calls were seen, and why the new tape lacks some of them.
 
     Args:
         segments: the files that were read.
         kept: how many calls were written.
-        unwanted: how many were left out because nobody asked for them.
-        later: how many others only a later version can read.
+        unwanted: how many calls were not selected.
+        later: how many of the others only a later version can read.
 
     Raises:
         TapeError: ``limit`` if the files claim more calls than can be counted.
@@ -91,13 +86,13 @@ def coverage_for(
 def coverage_of_numbers(
     end: int, kept: int, missing: DropReason, *, at_least: bool | None = None
 ) -> Coverage:
-    """The coverage of a tape of which the numbers of its calls tell how many calls were seen.
+    """The coverage of a tape if the highest call number tells how many calls were seen.
 
     Args:
-        end: the first number behind all that were seen.
-        kept: how many calls there are.
+        end: the number after the highest one.
+        kept: how many calls the tape has.
         missing: why numbers are missing.
-        at_least: whether nobody knows how many calls there were.
+        at_least: whether there may have been more calls.
 
     Raises:
         TapeError: ``limit`` if there are more calls than can be counted.
@@ -108,9 +103,8 @@ def coverage_of_numbers(
 def _coverage(
     kept: int, dropped: Mapping[Reason, int], at_least: bool | None, counted_ns: int | None = None
 ) -> Coverage:
-    """What an end can say."""
     folded = dict(dropped)
-    if len(dropped) > _MAX_REASONS:  # too many for an end: the last ones together
+    if len(dropped) > _MAX_REASONS:  # the format allows no more
         most = sorted(dropped.items(), key=lambda item: -item[1])
         folded = dict(most[: _MAX_REASONS - 1])
         folded[DropReason.OTHER] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
@@ -120,25 +114,25 @@ def _coverage(
     return Coverage(seen=seen, kept=kept, dropped=folded, at_least=at_least, counted_ns=counted_ns)
 
 
-def calls_in(segments: Iterable[Segment]) -> int:
-    """How many sound calls are in files, whichever of them are wanted."""
+def count_intact(segments: Iterable[Segment]) -> int:
+    """How many intact calls the files have."""
     return sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
 
 
 def unkept_of(segments: Sequence[Segment]) -> InputsTable:
-    """The counted inputs of calls that were seen and are not in the files. They are of no use if
-    calls were chosen: nobody knows which of them would have been."""
-    found = InputsTable()
+    """The counted inputs of calls that were seen but not kept. They do not apply to a selection of
+    calls, because nobody knows which of them would have been selected."""
+    unkept = InputsTable()
     for segment in segments:
         table = segment.table
         if table is not None and not segment.left_out:
-            found.merge(table.others())
-    return found
+            unkept.merge(table.others())
+    return unkept
 
 
 def closing_time(segments: Sequence[Segment]) -> int:
-    """When the recordings ended, Unix time in nanoseconds: as the ends say, or else when the
-    last call of each file began."""
+    """When the recordings ended, in Unix nanoseconds. For a file without an end, the time when its
+    last call began."""
     latest = 0
     for segment in segments:
         closed = segment.manifest.created_ns if segment.end is None else segment.end.closed_ns
@@ -152,23 +146,23 @@ def closing_time(segments: Sequence[Segment]) -> int:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Which id and numbers the calls of a new tape have.
+    """The id of a new tape, and the numbers of its calls.
 
     Attributes:
         tape: the id.
-        firsts: for each recording (by its id) what is added to the numbers of its calls.
+        firsts: the offset of call numbers by the id of the recording.
     """
 
     tape: bytes
     firsts: dict[bytes, int] = field(default_factory=dict)
 
     def number_of(self, tape: bytes, number: int) -> int:
-        """The number that a call of a recording has now."""
+        """The new number of a call of a recording."""
         return self.firsts.get(tape, 0) + number
 
     @property
     def changes(self) -> bool:
-        """Whether any call gets another id or number."""
+        """Whether any call gets a new id or number."""
         return any(tape != self.tape or first for tape, first in self.firsts.items())
 
 
@@ -190,13 +184,13 @@ def numbering_of(segments: Sequence[Segment]) -> Numbering:
         end += max(coverage_of(parts).seen, highest + 1)
         if end > _MAX_NUMBER:
             raise UsageError("the calls have numbers that are too high to be added up")
-    # The same recordings give the same tape.
-    made = hashlib.blake2b(b"calltape merge" + b"".join(ids), digest_size=16).digest()
-    return Numbering(made, firsts)
+    # A hash, so that merging the same recordings again gives the same tape.
+    merged = hashlib.blake2b(b"calltape merge" + b"".join(ids), digest_size=16).digest()
+    return Numbering(merged, firsts)
 
 
 def new_manifest(target: Target | None = None, policy: Policy | None = None) -> Manifest:
-    """The manifest of a tape that nobody recorded, and that is made of no other."""
+    """The manifest of a synthetic tape."""
     return Manifest(
         format="calltape",
         version=VERSION,
@@ -209,7 +203,7 @@ def new_manifest(target: Target | None = None, policy: Policy | None = None) -> 
     )
 
 
-def derived(
+def derived_manifest(
     segments: Sequence[Segment],
     verb: str,
     options: Mapping[str, Any] | None = None,
@@ -217,17 +211,17 @@ def derived(
     numbering: Numbering | None = None,
     left_out: Mapping[bytes, int] | None = None,
 ) -> Manifest:
-    """The manifest of a tape that is made of others.
+    """The manifest of a tape that is made from others.
 
     Args:
         segments: the files that are read, in order (``tape.segments``).
-        verb: what is done: ``filter``, ``redact``, ...
-        options: what was asked for: names, and texts or plain data.
-        numbering: of the new tape; by default that of all calls of these files.
-        left_out: for each recording how many of its calls are not wanted.
+        verb: the verb of the new step in the history: ``filter``, ``redact``, ...
+        options: its options, as texts or plain data.
+        numbering: the numbering of the new tape; by default, that of all calls of these files.
+        left_out: by recording, how many calls are left out.
 
     Raises:
-        UsageError: the tape was changed too often, or is made of too many recordings.
+        UsageError: the history would have too many steps or recordings.
     """
     recordings = recordings_of(segments)
     first = segments[0].manifest
@@ -243,7 +237,7 @@ def derived(
             f"these are {len(recordings)} recordings (at most {MAX_SOURCES} make one tape)",
             advice="take some of them first, and then the results",
         )
-    # The file of its recording that the new one stands for: the first of those that it is made of.
+    # The new file takes the place of the first file of its recording.
     places = [part.manifest.segment for part in recordings[0] if not part.is_ahead]
     known = [place for place in places if place is not None]
     has_place = known and len(known) == len(places) and not numbering.changes
@@ -287,6 +281,6 @@ def _source(
 
 
 def _text(value: str) -> str:
-    """A text that a manifest may have: short, and valid UTF-8."""
+    """A text that is short enough for a manifest, in valid UTF-8."""
     plain = value.encode("utf-8", "backslashreplace").decode()
     return plain if len(plain) <= _MAX_TEXT else f"{plain[:_MAX_TEXT]}…"

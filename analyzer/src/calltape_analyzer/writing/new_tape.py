@@ -1,8 +1,7 @@
-"""Writes a sealed tape, call by call.
+"""Writes a new, sealed tape call by call: copies of recorded calls, or records with values.
 
-Takes calls of other tapes, or records with the values of their tensors; returns one file. Memory
-holds a group of records, a window of one blob, 8 bytes per call, the table of inputs, and the
-numbers of the latest calls (32 MiB), however large the tape is.
+Memory is bounded by a group of records, a window of one blob, 8 bytes per call, the table of
+inputs, and 32 MiB for the numbers of recent calls.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from calltape_schema.writer import TapeWriter
 
 __all__ = ["NewTape"]
 
-_GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
-_KEY_BYTES = 150  # the memory of a key that is remembered
+_GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024
+_KEY_BYTES = 150  # memory per key in ``_copies``
 
 
 class NewTape:
-    """A file that becomes a tape. It gets its name when the ``with`` block ends after :meth:`seal`;
-    if the block ends before, there is no file.
+    """A tape that is being written. The file gets its name at the end of the ``with`` block, if the
+    tape was sealed; otherwise no file is left.
 
     ::
 
@@ -50,15 +49,16 @@ class NewTape:
             writer.seal()
 
     Args:
-        path: of the new file. One whose name ends with ``.tape.gz`` or ``.tape.zst`` is compressed.
-        manifest: its first member. Its id is that of all calls on the tape.
-        overwrite: whether a file that is there already is replaced.
-        inputs: the files that are read meanwhile; none of them is ever replaced.
+        path: the path of the new file, which is compressed if the name ends with ``.tape.gz`` or
+            ``.tape.zst``.
+        manifest: the manifest.
+        overwrite: whether to replace an existing file.
+        inputs: the files that are read meanwhile, which are never replaced.
         mode: the permissions of the file.
 
     Attributes:
         calls: how many calls were written.
-        last: the highest number of a call; -1 before the first one.
+        last: the highest call number; -1 before the first call.
 
     Raises:
         UsageError: the path is one of the inputs.
@@ -78,12 +78,12 @@ class NewTape:
         self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode, is_tape=True)
         self._waiting: list[NewCall] = []
         self._waiting_bytes = 0
-        self._shared: set[bytes] = set()  # structures and leaves that wait, each once
+        self._shared: set[bytes] = set()  # distinct structures and leaves of the waiting calls
         self.last = -1
         self._last_ns = manifest.created_ns
         self._numbers = Numbers(array("Q"))
         self._is_sealed = False
-        self._copies = Recent()  # where calls of other files, and their tensors, are
+        self._copies = Recent()  # where copied calls and tensors are on the new tape
         try:
             self._writer = TapeWriter(_Sink(self._file), manifest)
         except BaseException:
@@ -100,18 +100,18 @@ class NewTape:
             self._file.discard()
 
     def copy(self, call: Call, *, number: int | None = None) -> None:
-        """Writes a recorded call as it is. Its tensors are compared with their checksums, and never
-        all in memory. References stay if the tensors that they lead to were copied from the same
-        file; else these are written with the call.
+        """Copies a recorded call. Its tensors are checked against their checksums, and streamed.
+        A reference to a tensor of an earlier call stays if that call was copied from the same file;
+        otherwise, the tensor is written with this call.
 
         Args:
             call: the call.
-            number: its number on the new tape; by default the one that it has.
+            number: its number on the new tape; by default, its present number.
 
         Raises:
-            UsageError: there is a call of this number already.
-            TapeError: ``damaged`` or ``invalid`` for a damaged call, of which nothing is written
-                then; ``io``, ``limit``.
+            UsageError: the new tape already has a call of this number.
+            TapeError: ``damaged`` or ``invalid`` if the call is corrupted; then nothing of it is
+                written; ``io``, ``limit``.
         """
         number = call.number if number is None else number
         call.check(entries=bool(call.references))
@@ -129,8 +129,8 @@ class NewTape:
         blob = call.blob_facts(kept)
         parts: list[Any] = []
         if blob is not None:
-            # A large one is written at once, and alone: if it cannot be read, no other call is lost
-            # with it. Until a small one is written, its tape may be closed.
+            # A large blob is streamed in a group of its own, so that a read error loses no other
+            # call. A small one is read now, because its tape may be closed before the next commit.
             is_large = blob.size >= _GROUP_BYTES
             if is_large:
                 self._commit()
@@ -141,46 +141,47 @@ class NewTape:
             self._remember(call, number, kept, keys)
 
     def _references(self, call: Call, number: int, keys: Container[str]) -> dict[str, Reference]:
-        """By key those references of a call that stay, as they are on the new tape. ``keys`` are
-        those of its leaves: a stranger's tape may have references for others."""
+        """The references of a call that stay, by key, with new call numbers. References for other
+        keys than those of its leaves, as a forged tape may have them, are dropped."""
         kept: dict[str, Reference] = {}
-        for key, (before, there, axis) in call.references.items():
-            known = self._copies.get((call.segment, before))
-            name = there
-            if known is not None and (known[1] is None or there in known[1]):
-                at = known[0]
+        for key, (earlier, name, axis) in call.references.items():
+            copied = self._copies.get((call.segment, earlier))
+            if copied is not None and (copied[1] is None or name in copied[1]):
+                target, new_name = copied[0], name
             else:
-                at, name = self._copies.get((call.segment, before, there)) or (number, there)
-            if at < number and key in keys:
-                kept[key] = (key, at, name) if axis is None else (key, at, name, axis)
+                moved = self._copies.get((call.segment, earlier, name))
+                target, new_name = moved or (number, name)
+            if target < number and key in keys:
+                reference = (key, target, new_name)
+                kept[key] = reference if axis is None else (*reference, axis)
         return kept
 
     def _remember(
         self, call: Call, number: int, kept: Container[str], keys: frozenset[str]
     ) -> None:
-        """Remembers where the tensors of a call are on the new tape, and those that an earlier one
-        has for it in the file that it is from."""
+        """Remembers where the tensors of a call are on the new tape, including tensors of earlier
+        calls that were written with it."""
         file = call.segment
         moved = {key: one for key, one in call.references.items() if key not in kept}
-        has = keys if moved else None  # a new blob has no others
-        self._copies.keep((file, call.number), (number, has), _KEY_BYTES * len(has or ()))
-        for key, (before, there, axis) in moved.items():
+        stored = keys if moved else None  # None if the blob is unchanged
+        self._copies.keep((file, call.number), (number, stored), _KEY_BYTES * len(stored or ()))
+        for key, (earlier, name, axis) in moved.items():
             if axis is None and key in keys:
-                self._copies.keep((file, before, there), (number, key), 2 * _KEY_BYTES)
+                self._copies.keep((file, earlier, name), (number, key), 2 * _KEY_BYTES)
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
-        """Writes a call that is given by its record.
+        """Writes a call.
 
         Args:
-            record: everything but the values of tensors. Its ``call`` is the number on the new
-                tape; ``tape`` and ``blob`` are replaced by those of the new tape.
-            values: for the ``key`` of each leaf its value: a tensor or an array of the leaf's dtype
-                and shape, or bytes as FORMAT.md has them.
+            record: the record. Its ``call`` is the number on the new tape; ``tape`` and ``blob``
+                are replaced.
+            values: the value of each leaf by its ``key``: a tensor or an array of the leaf's dtype
+                and shape, or bytes in the order of FORMAT.md.
 
         Raises:
-            UsageError: there is a call of this number already; a key has no value, or one that does
-                not fit.
-            TapeError: ``invalid`` or ``limit`` if the record breaks the format, ``io``.
+            UsageError: the new tape already has a call of this number; a value is missing, or does
+                not fit its leaf.
+            TapeError: ``invalid`` or ``limit`` if the record breaks the format; ``io``.
         """
         trees = [record.inputs] if record.outputs is None else [record.inputs, record.outputs]
         parts: dict[str, tuple[Stored, Any]] = {}
@@ -191,12 +192,29 @@ class NewTape:
                     continue
                 if values is None or leaf.key not in values:
                     raise UsageError(f"the leaf {leaf.key} has no value")
-                form, known = _form_of(leaf), parts.get(leaf.key)
-                if known is None:
-                    parts[leaf.key] = form, stored_bytes(leaf, values[leaf.key])
-                elif known[0] != form:
+                stored, other = _stored_form(leaf), parts.get(leaf.key)
+                if other is None:
+                    parts[leaf.key] = stored, _stored_bytes(leaf, stored, values[leaf.key])
+                elif other[0] != stored:
                     raise UsageError(f"two leaves of different form have the key {leaf.key}")
-        self._write(record.call, _document(record), *_blob(parts))
+        # The fields are in the order of a recorder.
+        document: dict[str, Any] = {"time_ns": record.time_ns, "thread": record.thread}
+        if record.duration_ns is not None:
+            document["duration_ns"] = record.duration_ns
+        if record.error is not None:
+            document["error"] = record.error.model_dump()
+        if record.outputs_missing is not None:
+            document["outputs_missing"] = record.outputs_missing
+        document["inputs"] = _tree_document(record.inputs)
+        if record.outputs is not None:
+            document["outputs"] = _tree_document(record.outputs)
+        blob: list[Any] = []
+        if parts:
+            entries = {key: stored for key, (stored, _) in parts.items()}
+            order = by_width(entries)
+            header = build_header({key: entries[key] for key in order})
+            blob = [header, *(parts[key][1] for key in order)]
+        self._write(record.call, document, blob, checksums_of(blob) if blob else NO_CHECKSUMS)
 
     def seal(
         self,
@@ -206,18 +224,18 @@ class NewTape:
         dumps: Sequence[Dump] = (),
         closed_ns: int | None = None,
     ) -> None:
-        """Writes the end. No call may follow.
+        """Writes the end of the tape.
 
         Args:
-            coverage: how many calls were seen, kept and dropped. By default, the numbers of the
-                calls tell, and numbers that are missing were not wanted.
-            unkept: the counted inputs of calls that were seen and are not on this tape. Others are
-                not counted.
-            dumps: of a flight recorder.
-            closed_ns: when the recording ended, Unix time in nanoseconds.
+            coverage: how many calls were seen, kept and dropped. By default, as many as the highest
+                call number says; missing calls count as not extracted.
+            unkept: the counted inputs of calls that were seen but not kept.
+            dumps: the dumps of a flight recorder.
+            closed_ns: when the recording ended, in Unix nanoseconds; by default, when its latest
+                call began.
 
         Raises:
-            UsageError: the coverage has another number of calls.
+            UsageError: ``coverage.kept`` is not the number of calls.
             TapeError: ``io``, ``limit``.
         """
         if coverage is None:
@@ -246,7 +264,8 @@ class NewTape:
         inputs = document["inputs"]
         scalars = pack(inputs.get("scalars", ()))
         key = signature_of(inputs["structure"], inputs["leaves"], scalars)
-        size = sum(map(len, blob)) + self._new_bytes(document)  # it is refused before it waits
+        # Before the call is added, because a record that cannot be packed is rejected here.
+        size = sum(map(len, blob)) + self._added_bytes(document)
         self._waiting.append(NewCall(number, document, key, blob, checksums, scalars))
         self._waiting_bytes += size
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
@@ -256,16 +275,16 @@ class NewTape:
         self._last_ns = max(self._last_ns, document["time_ns"])
         self.calls += 1
 
-    def _new_bytes(self, document: dict[str, Any]) -> int:
-        """How much memory a record takes, without what it shares with those that wait."""
-        own, new = [], set[bytes]()
+    def _added_bytes(self, document: dict[str, Any]) -> int:
+        """The size of a record without the parts that it shares with waiting records."""
+        others, new = [], set[bytes]()
         for name, value in document.items():
             if name in ("inputs", "outputs"):
-                own += [part for part in value.values() if type(part) is not bytes]
+                others += [part for part in value.values() if type(part) is not bytes]
                 new |= {value["structure"], value["leaves"]} - self._shared
             else:
-                own.append(value)
-        size = len(pack(own)) + sum(map(len, new))
+                others.append(value)
+        size = len(pack(others)) + sum(map(len, new))
         self._shared |= new
         return size
 
@@ -277,7 +296,7 @@ class NewTape:
 
 
 class _Sink:
-    """A new file as the container writes it: front to back."""
+    """The new file as the sink of a :class:`TapeWriter`, which writes it front to back."""
 
     def __init__(self, file: OutputFile) -> None:
         self._file = file
@@ -292,7 +311,7 @@ class _Sink:
 
 
 class _Streamed:
-    """The blob of a recorded call as a part to be written: it is read when it is written."""
+    """The blob of a recorded call, which is read only when it is written."""
 
     def __init__(self, call: Call, kept: Collection[str], size: int) -> None:
         self._call = call
@@ -306,42 +325,17 @@ class _Streamed:
         return self._call.raw_blob(self._kept)
 
 
-def _document(record: CallRecord) -> dict[str, Any]:
-    """A record as a group has it, without its blob, in the order of fields of a recorder."""
-    document: dict[str, Any] = {"time_ns": record.time_ns, "thread": record.thread}
-    if record.duration_ns is not None:
-        document["duration_ns"] = record.duration_ns
-    if record.error is not None:
-        document["error"] = record.error.model_dump()
-    if record.outputs_missing is not None:
-        document["outputs_missing"] = record.outputs_missing
-    document["inputs"] = _tree(record.inputs)
-    if record.outputs is not None:
-        document["outputs"] = _tree(record.outputs)
+def _tree_document(tree: Tree) -> dict[str, Any]:
+    document: dict[str, Any] = {"structure": tree.structure, "leaves": tree.leaves}
+    if tree.scalars:
+        document["scalars"] = tree.scalars
+    if tree.ranges:
+        document["ranges"] = [span.model_dump() for span in tree.ranges]
     return document
 
 
-def _tree(tree: Tree) -> dict[str, Any]:
-    found: dict[str, Any] = {"structure": tree.structure, "leaves": tree.leaves}
-    if tree.scalars:
-        found["scalars"] = tree.scalars
-    if tree.ranges:
-        found["ranges"] = [one.model_dump() for one in tree.ranges]
-    return found
-
-
-def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], Checksums]:
-    """The parts of a blob, and their checksums."""
-    if not parts:
-        return [], NO_CHECKSUMS
-    entries = {key: stored for key, (stored, _) in parts.items()}
-    order = by_width(entries)
-    blob = [build_header({key: entries[key] for key in order}), *(parts[key][1] for key in order)]
-    return blob, checksums_of(blob)
-
-
-def _form_of(leaf: Leaf) -> Stored:
-    """The entry of the blob for a leaf.
+def _stored_form(leaf: Leaf) -> Stored:
+    """The dtype, shape and size of a leaf in the blob.
 
     Raises:
         UsageError: the format has no encoding for its dtype.
@@ -353,48 +347,47 @@ def _form_of(leaf: Leaf) -> Stored:
     return stored
 
 
-def stored_bytes(leaf: Leaf, value: Any) -> Any:
+def _stored_bytes(leaf: Leaf, stored: Stored, value: Any) -> Any:
     """The bytes of a value in the order of FORMAT.md, as an object with the buffer protocol.
 
     Args:
-        leaf: its facts.
-        value: bytes that are in this order already; or a ``torch.Tensor``, on any device, or a
-            NumPy array, both with the leaf's dtype and shape (an expanded axis may have size 1).
+        leaf: the facts of the tensor.
+        stored: its form in the blob.
+        value: bytes in this order; or a ``torch.Tensor`` on any device, or a NumPy array, with the
+            leaf's dtype and shape (an expanded axis may have size 1).
 
     Raises:
-        UsageError: it does not fit the leaf.
+        UsageError: the value does not fit the leaf.
     """
-    expected = _form_of(leaf)
     if isinstance(value, bytes | bytearray | memoryview):
-        found = memoryview(value).cast("B") if isinstance(value, memoryview) else value
+        data = memoryview(value).cast("B") if isinstance(value, memoryview) else value
     else:
-        found = _of_tensor(leaf, value)
-    if len(found) != expected.nbytes:
+        data = _tensor_bytes(leaf, value)
+    if len(data) != stored.nbytes:
         raise UsageError(
-            f"{leaf.key}: {len(found)} bytes, but {leaf.dtype}{list(leaf.shape)} has "
-            f"{expected.nbytes}"
+            f"{leaf.key}: {len(data)} bytes, but {leaf.dtype}{list(leaf.shape)} has {stored.nbytes}"
         )
-    return found
+    return data
 
 
-def _of_tensor(leaf: Leaf, value: Any) -> memoryview:
+def _tensor_bytes(leaf: Leaf, value: Any) -> memoryview:
     import torch
 
     tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
     dtype = str(tensor.dtype).removeprefix("torch.")
-    once = tuple(1 if axis in leaf.expanded else n for axis, n in enumerate(leaf.shape))
-    if dtype != leaf.dtype or tuple(tensor.shape) not in (leaf.shape, once):
+    narrow = tuple(1 if axis in leaf.expanded else n for axis, n in enumerate(leaf.shape))
+    if dtype != leaf.dtype or tuple(tensor.shape) not in (leaf.shape, narrow):
         raise UsageError(
             f"{leaf.key}: a tensor {dtype}{list(tensor.shape)} for a leaf "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
     for axis in leaf.expanded:
-        plain = plain.narrow(axis, 0, min(1, plain.shape[axis]))
-    if plain.is_quantized:
-        plain = plain.int_repr()
-    # Some dtypes torch cannot copy; integers of their width it can.
-    plain = plain.view(integers_of_width().get(plain.element_size(), plain.dtype))
-    flat = plain.contiguous().reshape(-1).view(torch.uint8)
+        tensor = tensor.narrow(axis, 0, min(1, tensor.shape[axis]))
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    # torch cannot copy tensors of some dtypes, but it can copy integers of the same width.
+    tensor = tensor.view(integers_of_width().get(tensor.element_size(), tensor.dtype))
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     array: Any = flat.numpy()
     return memoryview(array).cast("B") if flat.numel() else memoryview(b"")

@@ -1,8 +1,8 @@
-"""Files and folders that get their name when they are complete.
+"""Files and folders that get their final name only when they are complete.
 
-Takes bytes, front to back. They go to a temporary file beside the final one. Returns the whole file
-under its name, compressed if a tape's name asks for it (``.tape.gz``, ``.tape.zst``); a process
-that is killed before leaves nothing there.
+Bytes go to a temporary file next to the final one, so a process that is killed leaves no partial
+file under the final name. Tapes are compressed if their name asks for it (``.tape.gz``,
+``.tape.zst``).
 """
 
 from __future__ import annotations
@@ -32,50 +32,74 @@ __all__ = [
     "compressor_of",
     "copy_tape",
     "create_file",
+    "move_into_place",
     "new_folder",
-    "refuse_inputs",
-    "settle",
+    "reject_inputs",
     "write_file",
 ]
 
 
-def is_temporary(holder: object, path: str) -> weakref.finalize[Any, Any]:
-    """Makes a file or folder be removed when its holder is gone, or with the process. It is called
-    before the file is made."""
-    return weakref.finalize(holder, _remove, path, os.getpid())
+_BUFFER = 1024 * 1024
+_LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # one slash, as a path object has it
+_ADVICE_ON_URLS = "calltape writes only local files: write it here, and copy it to the URL"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
-def remove(temporary: weakref.finalize[Any, Any]) -> None:
-    """Removes it now. If a signal ends this, it is removed later."""
-    found = temporary.peek()
-    if found is not None:
-        _, function, arguments, _ = found
-        function(*arguments)
-        temporary.detach()
+Compressor = Callable[[IO[bytes]], Any]
+"""Opens a compressed stream that writes to a file."""
+
+
+class _Temporary:
+    """A file or folder that is removed by :meth:`remove`, when its owner is garbage-collected, or
+    when the process ends. Register it before it exists, so that no signal can leave it behind."""
+
+    def __init__(self, owner: object, path: str) -> None:
+        self._finalizer = weakref.finalize(owner, self._unlink, path, os.getpid())
+
+    def remove(self) -> None:
+        """Removes it now, or later if a signal interrupts this."""
+        registered = self._finalizer.peek()
+        if registered is not None:
+            _, unlink, arguments, _ = registered
+            unlink(*arguments)
+            self._finalizer.detach()
+
+    def keep(self) -> None:
+        """Cancels the removal."""
+        self._finalizer.detach()
+
+    @staticmethod
+    def _unlink(path: str, process: int) -> None:
+        if os.getpid() == process:  # a fork must not remove files of its parent
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
 
 class TemporaryFolder:
-    """A new folder that only its owner may read. It is removed at the end of the block, by
-    :meth:`close`, when the object is gone, or with the process.
+    """A new folder that only its owner may read. It is removed at the end of the ``with`` block, by
+    :meth:`close`, when the object is garbage-collected, or when the process ends.
 
     Args:
-        path: of the folder; without it, one in the system's folder for temporary files.
+        path: the path of the folder; by default, one in the system's temporary folder.
 
     Attributes:
-        path: of the folder.
+        path: the path of the folder.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or Path(tempfile.gettempdir(), f"calltape-{secrets.token_hex(8)}")
-        self._temporary = is_temporary(self, str(self.path))
+        self._temporary = _Temporary(self, str(self.path))
         self.path.mkdir(mode=0o700)
 
     def close(self) -> None:
-        """Removes it. It may be called again."""
-        remove(self._temporary)
+        """Removes the folder. Further calls do nothing."""
+        self._temporary.remove()
 
     def __enter__(self) -> Path:
         return self.path
@@ -84,36 +108,20 @@ class TemporaryFolder:
         self.close()
 
 
-def _remove(path: str, process: int) -> None:
-    """Removes what this process made: at its end, a fork would remove that of its parent."""
-    if os.getpid() == process:
-        if os.path.isdir(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
-_BUFFER = 1024 * 1024
-_LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # of which a path has one slash
-_ADVICE_OF_URL = "calltape writes only local files: write it here, and copy it to the URL"
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-
-
-Compressor = Callable[[IO[bytes]], Any]
-"""Opens a compressed stream to a file."""
-
-
 class OutputFile:
-    """A new file. As a context manager it is finished at the end of the block, and discarded if the
-    block raises.
+    """A new file. As a context manager, it is finished at the end of the block, and discarded if
+    the block raises.
 
     Args:
-        path: of the final file.
-        overwrite: whether a file that is there already is replaced.
-        inputs: paths of files that are read meanwhile. None of them is ever replaced.
-        mode: the permissions, whatever the umask is.
-        is_tape: whether it is compressed at the end if its name asks for it (``.tape.gz``).
+        path: the path of the final file.
+        overwrite: whether to replace an existing file.
+        inputs: paths of files that are read meanwhile, which are never replaced.
+        mode: the permissions, regardless of the umask.
+        is_tape: whether to compress the file if its name asks for it (``.tape.gz``).
+
+    Attributes:
+        path: the path of the final file.
+        end: how many bytes were written.
 
     Raises:
         UsageError: the path is one of the inputs.
@@ -134,10 +142,10 @@ class OutputFile:
         self._mode = mode
         self._compressor = compressor_of(self.path) if is_tape else None
         self._overwrite = overwrite
-        refuse_inputs(self.path, inputs)
+        reject_inputs(self.path, inputs)
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
-        _refuse_device(self.path)
+        _reject_device(self.path)
         with _as_tape_errors(self.path):
             self._open()
 
@@ -151,7 +159,7 @@ class OutputFile:
             self.discard()
 
     def append(self, parts: Iterable[Any]) -> None:
-        """Writes bytes, one part after the other.
+        """Appends parts, which are bytes-like objects.
 
         Raises:
             TapeError: ``io``.
@@ -162,7 +170,7 @@ class OutputFile:
                 self.end += len(part)
 
     def append_file(self, path: str | os.PathLike[str]) -> None:
-        """Writes the bytes of a file.
+        """Appends the bytes of a file.
 
         Raises:
             TapeError: ``io`` for either file.
@@ -187,8 +195,8 @@ class OutputFile:
         """Gives the file its name, after its bytes have reached the disk.
 
         Raises:
-            TapeError: ``io``; ``exists`` if another file took the name meanwhile; ``limit`` if it
-                would be compressed so much that no reader takes it.
+            TapeError: ``io``; ``exists`` if a file of this name appeared meanwhile; ``limit`` if
+                compression would be so strong that readers reject the file.
         """
         try:
             with _as_tape_errors(self.path):
@@ -197,41 +205,40 @@ class OutputFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                settle(self._beside, self.path, overwrite=self._overwrite)
-                self._temporary.detach()
+                move_into_place(self._temporary_path, self.path, overwrite=self._overwrite)
+                self._temporary.keep()
         except BaseException:
             self.discard()
             raise
 
     def discard(self) -> None:
-        """Removes the temporary file. It may be called at any time, and again."""
+        """Removes the temporary file. Further calls do nothing."""
         with contextlib.suppress(OSError):
             self._file.close()
-        remove(self._temporary)
+        self._temporary.remove()
 
     def _open(self) -> None:
-        """Makes a new temporary file."""
+        """Creates a temporary file."""
         folder, name = os.path.split(self.path)
-        self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
-        # A signal may end this before anybody has the object, and so could discard it.
-        self._temporary = is_temporary(self, self._beside)
-        descriptor = os.open(self._beside, _FLAGS, 0o600)
+        self._temporary_path = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+        self._temporary = _Temporary(self, self._temporary_path)
+        descriptor = os.open(self._temporary_path, _FLAGS, 0o600)
         with contextlib.suppress(OSError):  # some file systems have no permissions
             os.fchmod(descriptor, self._mode)
         self._file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
 
     def _compress(self, compressor: Compressor) -> None:
-        """Puts a compressed temporary file in the place of the plain one: bytes can be cut off the
-        plain one only."""
+        """Replaces the temporary file by a compressed one. That is done at the end, because
+        :meth:`cut` needs a plain file."""
         self._file.close()
-        plain, temporary = self._beside, self._temporary
+        plain, temporary = self._temporary_path, self._temporary
         try:
             with open(plain, "rb") as source:
                 self._open()
                 with compressor(self._file) as target:
                     shutil.copyfileobj(source, target, _BUFFER)
         finally:
-            remove(temporary)
+            temporary.remove()
         if self.end > most_unpacked(self._file.tell()):
             raise TapeError(
                 "limit",
@@ -242,15 +249,15 @@ class OutputFile:
 
 
 def compressor_of(path: str) -> Compressor | None:
-    """What compresses a tape of this name; None if the name does not ask for it.
+    """The compressor for a tape of this name; None if it is not compressed.
 
     Raises:
-        TapeError: ``usage``: Zstandard is not installed.
+        TapeError: ``usage`` if Zstandard is needed but not installed.
     """
     if not is_compressed(path):
         return None
     if path.endswith(".gz"):
-        # No name and no time: equal tapes are equal files.
+        # Without name and time, so that equal tapes become equal files.
         return lambda file: gzip.GzipFile("", "wb", fileobj=file, mtime=0)
     module = zstd_module()
     if module is None:
@@ -270,31 +277,31 @@ def write_file(
     overwrite: bool = False,
     inputs: Iterable[str] = (),
 ) -> None:
-    """Writes bytes as a file that only its owner may read.
+    """Writes bytes to a file that only its owner may read.
 
     Args:
-        path, overwrite, inputs: as :class:`OutputFile` has them.
+        path, overwrite, inputs: as for :class:`OutputFile`.
         data: the bytes.
 
     Raises:
-        UsageError, TapeError: as :class:`OutputFile` does.
+        UsageError, TapeError: as for :class:`OutputFile`.
     """
     with OutputFile(path, overwrite=overwrite, inputs=inputs) as file:
         file.append([data])
 
 
-def settle(source: str, target: str, *, overwrite: bool) -> None:
-    """Gives a whole file or folder its final name, in the same file system.
+def move_into_place(source: str, target: str, *, overwrite: bool) -> None:
+    """Renames a complete file or folder to its final name in the same file system.
 
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    _refuse_device(target)
+    _reject_device(target)
     with _as_tape_errors(target):
         if overwrite:
             os.replace(source, target)
         else:
-            try:  # never onto another one
+            try:  # unlike rename, link never replaces a file
                 os.link(source, target)
             except FileExistsError:
                 raise
@@ -304,7 +311,7 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
                 os.rename(source, target)
             else:
                 os.unlink(source)
-        with contextlib.suppress(OSError):  # not every system can
+        with contextlib.suppress(OSError):  # not all systems can sync a folder
             descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -319,14 +326,14 @@ def copy_tape(
     overwrite: bool = False,
     inputs: Iterable[str] = (),
 ) -> None:
-    """Copies a tape, compressed if the new name asks for it.
+    """Copies a tape, and compresses it if the new name asks for it.
 
     Args:
-        source: the path of a plain tape.
-        target, overwrite, inputs: as :class:`OutputFile` has them.
+        source: the path of an uncompressed tape.
+        target, overwrite, inputs: as for :class:`OutputFile`.
 
     Raises:
-        UsageError, TapeError: as :class:`OutputFile` does.
+        UsageError, TapeError: as for :class:`OutputFile`.
     """
     with OutputFile(target, overwrite=overwrite, inputs=inputs, is_tape=True) as out:
         out.append_file(source)
@@ -334,8 +341,8 @@ def copy_tape(
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new folder beside ``path``, which gets this name at the end of the block; it is removed if
-    the block fails. Only its owner may read it.
+    """A new folder that only its owner may read. It is renamed to ``path`` at the end of the block,
+    and removed if the block raises.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -345,33 +352,31 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         advice = "name another file or folder"
         raise TapeError("exists", "it is there already", path=str(final), advice=advice)
     hidden = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
-    with _as_tape_errors(str(final)), TemporaryFolder(hidden) as beside:
-        yield beside
-        settle(str(beside), str(final), overwrite=False)
+    with _as_tape_errors(str(final)), TemporaryFolder(hidden) as folder:
+        yield folder
+        move_into_place(str(folder), str(final), overwrite=False)
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Makes a file that only its owner may read, whatever the umask is, and opens it for
-    writing."""
+    """Creates a file that only its owner may read, and opens it for writing."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 @contextlib.contextmanager
 def _as_tape_errors(path: str, verb: str = "write") -> Iterator[None]:
-    """Turns errors of the system into TapeError."""
+    """Turns ``OSError`` into ``TapeError``."""
     try:
         yield
     except FileExistsError:
         raise TapeError("exists", "it is there already", path=path) from None
     except OSError as error:
         reason = f"cannot {verb} it: {error.strerror or type(error).__name__}"
-        advice = _ADVICE_OF_URL if _LOOKS_LIKE_URL.match(path) else None
+        advice = _ADVICE_ON_URLS if _LOOKS_LIKE_URL.match(path) else None
         raise TapeError("io", reason, path=path, advice=advice) from None
 
 
-def _refuse_device(path: str) -> None:
-    """Raises TapeError for what a file would take the place of, though it is none: ``/dev/null``, a
-    named pipe."""
+def _reject_device(path: str) -> None:
+    """Raises ``TapeError`` for a device or a named pipe, which a rename would replace."""
     with contextlib.suppress(OSError):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -381,15 +386,15 @@ def _refuse_device(path: str) -> None:
             )  # fmt: skip
 
 
-def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
-    """Raises ``UsageError`` if a file that is to be written is one of those that are read."""
+def reject_inputs(path: str, inputs: Iterable[str]) -> None:
+    """Raises ``UsageError`` if a file to write is one of the files that are read."""
     try:
-        own = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return
     for one in inputs:
         with contextlib.suppress(OSError):
-            if os.path.samestat(own, os.stat(one)):
+            if os.path.samestat(status, os.stat(one)):
                 raise UsageError(
                     "it is one of the tapes that are read, and none is changed in place",
                     path=path,

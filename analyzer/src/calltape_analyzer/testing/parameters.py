@@ -1,7 +1,6 @@
-"""Which tapes, and which calls of them, a test is run with.
+"""The tapes and calls for the parameters of a test, from its marks.
 
-Takes the marks of a test, and where tapes may lie; returns one choice per call, with the id that
-the test gets for it; or one that says what is wrong, so that a test fails and all others run.
+A tape that cannot be read becomes a parameter whose test fails, so that other tests still run.
 Nothing here imports torch.
 """
 
@@ -18,78 +17,76 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.tape import Tape
 
-__all__ = ["OPTIONS", "Choice", "Problem", "choices_of", "opened"]
+__all__ = ["OPTIONS", "Problem", "TapeParameter", "opened", "parameters_for"]
 
 OPTIONS = ("calls", "variant", "ignore", "classes", "whole")
 
 
 @dataclass(frozen=True)
-class Choice:
+class TapeParameter:
     """A tape, or one call of it, for one test.
 
     Attributes:
-        id: of the test.
-        path: of the tape.
-        place: the position of the call among the chosen calls; None for all of them.
-        options: what the mark says beside the path.
+        id: the id of the parameter.
+        path: the path of the tape.
+        position: the position of the call among the selected calls; None for all of them.
+        options: the keyword arguments of the mark.
     """
 
     id: str
     path: str
-    place: int | None
+    position: int | None
     options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why there is no tape for a test.
+    """Why there is no tape for a test, which fails.
 
     Attributes:
-        id: of the test that fails because of it.
-        text: what to do.
+        id: the id of the parameter.
+        text: the problem, for people.
     """
 
     id: str
     text: str
 
 
-def choices_of(
+def parameters_for(
     marks: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]],
     folders: Sequence[Path],
     tapes: Path | None,
-) -> list[Choice | Problem]:
-    """What a test is run with.
+) -> list[TapeParameter | Problem]:
+    """The parameters of a test.
 
     Args:
-        marks: arguments of its marks.
-        folders: where paths of marks are looked up, the first one first.
-        tapes: ``calltape_dir``, whose tapes a test without a mark gets; None if it is not set.
+        marks: the arguments of its marks.
+        folders: folders in which paths of marks are looked up, in this order.
+        tapes: ``calltape_dir``, the tapes for tests without a mark; None if it is not set.
     """
-    found: list[Choice | Problem] = []
+    if not marks:
+        return _in_folder(tapes)
+    parameters: list[TapeParameter | Problem] = []
     for args, kwargs in marks:
         unknown = [name for name in kwargs if name not in OPTIONS]
         if unknown or not args:
             what = f"has no {unknown[0]}=" if unknown else "names no tape"
             known = ", ".join(f"{name}=" for name in OPTIONS)
-            found.append(Problem("mark", f"the mark tape {what}; it takes paths, and {known}"))
+            parameters.append(Problem("mark", f"the mark tape {what}; it takes paths, and {known}"))
             continue
-        for path in args:
-            found += _of_path(os.fspath(path), folders, kwargs)
-    return found if marks else _of_folder(tapes)
+        for path in map(os.fspath, args):
+            candidates = [folder / path for folder in folders]
+            tape = next((one for one in candidates if one.exists()), None)
+            if tape is not None:
+                parameters += _in_tape(tape, tape.name, kwargs)
+                continue
+            places = ", ".join(dict.fromkeys(map(str, candidates)))
+            text = f"there is no tape {path} (looked for {places})"
+            parameters.append(Problem(Path(path).name, text))
+    return parameters
 
 
-def _of_path(
-    path: str, folders: Sequence[Path], options: Mapping[str, Any]
-) -> list[Choice | Problem]:
-    tried = [folder / path for folder in folders]
-    for one in tried:
-        if one.exists():
-            return list(_of_tape(one, one.name, options))
-    places = ", ".join(dict.fromkeys(str(one) for one in tried))
-    return [Problem(Path(path).name, f"there is no tape {path} (looked for {places})")]
-
-
-def _of_folder(tapes: Path | None) -> list[Choice | Problem]:
+def _in_folder(tapes: Path | None) -> list[TapeParameter | Problem]:
     if tapes is None:
         advice = 'mark the test with @pytest.mark.tape("file.tape"), or set calltape_dir'
         return [Problem("tape", f"the test has no tape: {advice}")]
@@ -97,21 +94,23 @@ def _of_folder(tapes: Path | None) -> list[Choice | Problem]:
     if not files:
         return [Problem("tape", f"there is no *.tape in {tapes}, which calltape_dir names")]
     named = [(file, file.relative_to(tapes).as_posix()) for file in files]
-    return [choice for file, name in named for choice in _of_tape(file, name, {})]
+    return [parameter for file, name in named for parameter in _in_tape(file, name, {})]
 
 
-def _of_tape(path: Path, name: str, options: Mapping[str, Any]) -> Iterator[Choice | Problem]:
-    """A choice per call. What is damaged is a failing test beside them."""
+def _in_tape(
+    path: Path, name: str, options: Mapping[str, Any]
+) -> Iterator[TapeParameter | Problem]:
+    """A parameter for each call, and a problem if the tape is corrupted."""
     try:
         with opened(str(path), options) as tape:
             if options.get("whole"):
-                yield Choice(name, str(path), None, options)
+                yield TapeParameter(name, str(path), None, options)
             elif not len(tape.calls):
                 yield Problem(name, f"{path} has no call")
             else:
                 for call in tape.calls:
                     shown = tape.calls.label_of(call.ref)
-                    yield Choice(f"{name}-{shown}", str(path), call.index, options)
+                    yield TapeParameter(f"{name}-{shown}", str(path), call.index, options)
             if tape.damage:
                 text = "; ".join(map(str, tape.damage[:3]))
                 yield Problem(f"{name}-damage", f"{path} is corrupted and lacks calls: {text}")
@@ -122,15 +121,15 @@ def _of_tape(path: Path, name: str, options: Mapping[str, Any]) -> Iterator[Choi
 
 
 def opened(path: str, options: Mapping[str, Any]) -> Tape:
-    """The part of a tape that a mark means.
+    """Opens the part of a tape that a mark selects.
 
     Raises:
         TapeError: it cannot be read, or has no such calls.
     """
     tape = open_tape(path, classes=options.get("classes", ()))
-    wanted = {name: options[name] for name in ("calls", "variant", "ignore") if name in options}
+    selection = {name: options[name] for name in ("calls", "variant", "ignore") if name in options}
     try:
-        return tape.only(**wanted) if wanted else tape
+        return tape.only(**selection) if selection else tape
     except BaseException:
         tape.close()
         raise
