@@ -32,8 +32,11 @@ from calltape_analyzer.exporting.session.model_differences import (
 from calltape_analyzer.exporting.session.session import Outcome
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
+    constants_that_vary,
+    held_values,
     int_value_parts,
     part_of_value,
+    rejected_value,
     serves_all_values,
     tensor_value_parts,
     varying_ints,
@@ -45,6 +48,7 @@ from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.rejections import rejects_constants
 from calltape_analyzer.programs.strategies import Attempt, Strategy
 from calltape_analyzer.programs.variant_verdicts import (
     Lack,
@@ -363,7 +367,8 @@ class ProgramSearch:
                 if self._cover_int_values(variant):
                     return
                 outcome = self.exporter.export(named, static="only")
-            if not made and outcome and self._cover_text_values(variant, outcome):
+            if outcome and not self._keeps_to_values(outcome) and not made:
+                self._cover_text_values(variant)
                 return
             good = {row for row in left if outcome and outcome.serves(row)}
             if outcome is None or not good:
@@ -401,14 +406,26 @@ class ProgramSearch:
 
     def _with_open_floats(self, variant: VariantFacts) -> Outcome | None:
         """A program that has the floats that vary as inputs, and returns what the model does for
-        several of their values; None if there is none."""
+        several of their values; None if there is none. If it rejects all others than the one that
+        it was traced with, one that is traced with one of those shows that they can be inputs."""
         opened = with_open_floats(variant)
         if opened is None:
             return None
-        outcome = self.exporter.export(self._named(opened), static="never")
-        if outcome is None or not outcome.served():
+        session, named = self.exporter.session, self._named(opened)
+        first = shown = self.exporter.export(named, static="never")
+        if first is None or not first.served():
             return None
-        return outcome if self._serves_all_values(variant, outcome) else None
+        for _ in range(_MAX_CONSTANTS):
+            if shown is None:
+                break
+            if self._serves_all_values(named, shown):
+                told = [note for note in shown.program.told if isinstance(note, notes.OpenFloats)]
+                first.program.told += told if shown is not first else []
+                return first
+            values = calls_by_value(named, self.tape.calls, session.sorter)
+            call = rejected_value(shown.program, values, session)
+            shown = None if call is None else self.exporter.export_call(named, call)
+        return None
 
     def _serves_all_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
         session = self.exporter.session
@@ -417,6 +434,21 @@ class ProgramSearch:
             for of_group in (False, True)
         )
         return serves_all_values(outcome.program, outcome.attempt, values, everywhere, session)
+
+    def _keeps_to_values(self, outcome: Outcome) -> bool:
+        """Keeps a program from other texts and floats than those of which it is known that it does
+        what the model does. Tells whether it does so with all recorded ones."""
+        program, session = outcome.program, self.exporter.session
+        if not constants_that_vary(program.variant):
+            return True
+        values = calls_by_value(program.variant, self.tape.calls, session.sorter)
+        serves_all = self._serves_all_values(program.variant, outcome)
+        program.variant.constant_scalars = held_values(program, values, serves_all=serves_all)
+        for row, seen in program.variant.rows.items():
+            own = session.sorter.sorted(session.find(seen.first).record.inputs)
+            if not serves_all and rejects_constants(program.variant, own) is not None:
+                outcome.attempt.rows[row] = "rejected"
+        return serves_all
 
     def _cover_int_values(self, variant: VariantFacts) -> bool:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
@@ -486,6 +518,7 @@ class ProgramSearch:
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome is None:
                 break
+            self._keeps_to_values(outcome)
             outcome.program.note(notes.TracedUnseen())
             found.append(outcome.program)
             is_wide = is_wide or outcome.attempt.agreed > 1
@@ -494,22 +527,21 @@ class ProgramSearch:
         # A program for one size that nobody asked for is kept only beside one for a range.
         self.programs += found if is_wide else []
 
-    def _cover_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
-        """Finds a program per value of the texts and floats that vary, if one for all of them gives
-        other results than the model. Tells whether it does."""
-        if variant.constant_scalars or variant.open_floats or not variant.group.varying:
-            return False
-        if self._serves_all_values(variant, outcome):
-            return False
-        values = calls_by_value(variant, self.tape.calls, self.exporter.session.sorter)
+    def _cover_text_values(self, variant: VariantFacts) -> None:
+        """Finds a program per value of the texts and floats that vary."""
+        calls, sorter = self.tape.calls, self.exporter.session.sorter
+        values = calls_by_value(variant, calls, sorter)
+        # Where texts vary as well, the floats may be inputs of a program for one text.
+        by_text = calls_by_value(variant, calls, sorter, texts=True)
+        values = by_text if any(value.values for value in by_text) else values
+        names = [str(variant.group.layout.scalars[i]) for i in values[0].values]
         # Of texts and switches there are few, and nobody expects a program to take another one.
         of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
         most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS
         numbered = enumerate(values[:most], 1)
         if self._cover_each(part_of_value(variant, value, number) for number, value in numbered):
             left = variant.calls - sum(value.calls for value in values[:most])
-            self._lack_values(variant, left, [*map(str, variant.group.varying)], most)
-        return True
+            self._lack_values(variant, left, names, most)
 
     def _named(self, variant: VariantFacts, more: Sequence[Program] = ()) -> VariantFacts:
         """The variant under a name that no program has, these included: ``decode (2)``."""
@@ -523,6 +555,8 @@ class ProgramSearch:
         while left and len(own) < _MAX_PROGRAMS:
             named = self._named(variant)
             outcome = self.exporter.export_call(named, left[0])
+            if outcome is not None:
+                self._keeps_to_values(outcome)
             if outcome is None or left[0] not in self._served(outcome.program, left):
                 break
             own.append(outcome.program)
@@ -570,6 +604,7 @@ class ProgramSearch:
                         break
                     self._lack(part, "values", self._reason(part.name, outcome))
                     continue
+                self._keeps_to_values(outcome)
                 outcome.program.told.append(notes.ConstantTensor(str(where)))
                 made.append(outcome.program)
             if not made:

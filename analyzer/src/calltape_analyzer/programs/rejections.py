@@ -195,13 +195,13 @@ def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
 
 
 def rejects_constants(variant: VariantFacts, call: SortedCall) -> OtherValue | None:
-    """Why a program that is for one value is not for a call; None if it is."""
+    """Why a program that is for certain values is not for a call; None if it is."""
     given = constants_of(call) if variant.constant_scalars else {}
-    for i, value in variant.constant_scalars.items():
+    for i, values in variant.constant_scalars.items():
         place = variant.group.layout.scalars[i]
         got = given.get((place.argument, place.path))
-        if repr(got) != repr(value):
-            shown, own = shown_constant(got), shown_constant(value)
+        if repr(got) not in map(repr, values):
+            shown, own = shown_constant(got), ", ".join(map(shown_constant, values))
             return OtherValue(str(place), shown, own if own != shown else None)
     return None
 

@@ -24,6 +24,7 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.observing.size_table import SizeRow
+from calltape_analyzer.programs.notes import OpenFloats
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.variants.facts import VariantFacts
@@ -162,8 +163,8 @@ def _verdict_on(
     taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
     lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in lacks)
     lacks_sizes = bool(rejected) or any(one.kind != "values" for one in lacks)
-    numbers = list(dict.fromkeys([*floats, *_numbers(wide, variant, held=True)]))
-    open_numbers = [one for one in _numbers(wide, variant, held=False) if one not in numbers]
+    open_numbers, held = _numbers(wide, variant)
+    numbers = list(dict.fromkeys([*floats, *held]))
     is_whole = not (lacks_sizes or lacks_values or constant or numbers)
     scope: Scope = "general"
     reason: Fact | None = None
@@ -195,15 +196,24 @@ def _verdict_on(
     )
 
 
-def _numbers(programs: Iterable[Program], variant: VariantFacts, *, held: bool) -> Iterator[str]:
-    """The floats that are constants of programs for calls of a variant, or their inputs. A text or
-    a switch is not expected to be another one."""
+def _numbers(programs: Iterable[Program], variant: VariantFacts) -> tuple[list[str], list[str]]:
+    """The floats that programs for calls of a variant take with any value; and those that are
+    constants of some, or were inputs with one value only. A text or a switch is not expected to be
+    another one."""
+    shown: set[str] = set()
+    inputs: set[str] = set()
+    held: set[str] = set()
     for program in programs:
         own = program.variant
         if own.group.key.covers(variant.group.key):
-            floats = (i for i, value in own.constant_scalars.items() if type(value) is float)
-            places = own.group.layout.scalars
-            yield from (str(places[i]) for i in (floats if held else sorted(own.open_floats)))
+            names = [str(place) for place in own.group.layout.scalars]
+            told = (note for note in program.told if isinstance(note, OpenFloats))
+            shown |= {name for note in told for name in note.names}
+            inputs |= {names[i] for i in own.open_floats}
+            held |= {
+                names[i] for i, values in own.constant_scalars.items() if type(values[0]) is float
+            }
+    return sorted((inputs & shown) - held), sorted(held | (inputs - shown))
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:

@@ -198,8 +198,22 @@ def symbolic_numbers(
     modules = modules_of(model)
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()
-    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading:
+    truth = _truth_of_floats() if floats else contextlib.nullcontext()
+    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading, truth:
         yield
+
+
+@contextlib.contextmanager
+def _truth_of_floats() -> Iterator[None]:
+    """Lets ``if t`` and ``t or 1.0`` ask whether a float is 0. torch (2.15) makes a constant of
+    it."""
+    own = torch.SymFloat.__bool__
+    kind: Any = torch.SymFloat
+    try:
+        kind.__bool__ = lambda number: builtins.bool(number != 0.0)
+        yield
+    finally:
+        kind.__bool__ = own
 
 
 class _Reading(TorchFunctionMode):
