@@ -1,7 +1,8 @@
 """What names mean in the Python modules of a model, for a while.
 
-The modules are those of the packages that the model's parts come from. Everybody else sees what was
-there before: torch looks at ``math.ceil`` and ``torch.tensor`` while it traces, too.
+The modules are those of the packages that the model's parts come from; and where that is a script
+or a single file (``models.py``), those that lie beside it (``utils.py``). Everybody else sees what
+was there before: torch looks at ``math.ceil`` and ``torch.tensor`` while it traces, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,15 +22,30 @@ _NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyz
 
 
 def modules_of(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """The names in each Python module of the packages that a model's parts come from."""
+    """The names in each Python module of the packages that a model's parts come from, and of those
+    that lie beside a part that comes from a single file."""
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
+    files = {name for name in packages if not hasattr(sys.modules.get(name), "__path__")}
+    folders = {_folder_of(name) for name in files} - {None}
+    tops = {name.partition(".")[0] for name in sys.modules} - _NOT_THE_MODELS
+    packages |= {name for name in tops if folders and _folder_of(name) in folders}
     found = []
     for of, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
         if of.partition(".")[0] in packages and isinstance(names, dict):
             found.append(names)
     return found
+
+
+def _folder_of(name: str) -> Path | None:
+    """Where a module or package lies, if somebody may have written it beside another one."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folder = Path(file).parents[hasattr(module, "__path__")]
+    return None if folder.name in ("site-packages", "dist-packages") else folder
 
 
 @contextlib.contextmanager
