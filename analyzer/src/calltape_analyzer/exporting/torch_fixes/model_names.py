@@ -21,21 +21,20 @@ __all__ = ["Beside", "modules_of", "named", "replaced"]
 _NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
 
 
-def modules_of(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """The names in each Python module of the packages that a model's parts come from, and of those
-    that lie beside a part that comes from a single file."""
+def modules_of(model: torch.nn.Module) -> list[Any]:
+    """The Python modules of the packages that a model's parts come from, and those that lie beside
+    a part that comes from a single file."""
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
     files = {name for name in packages if not hasattr(sys.modules.get(name), "__path__")}
     folders = {_folder_of(name) for name in files} - {None}
     tops = {name.partition(".")[0] for name in sys.modules} - _NOT_THE_MODELS
     packages |= {name for name in tops if folders and _folder_of(name) in folders}
-    found = []
-    for of, module in list(sys.modules.items()):
-        names = getattr(module, "__dict__", None)
-        if of.partition(".")[0] in packages and isinstance(names, dict):
-            found.append(names)
-    return found
+    return [
+        module
+        for of, module in list(sys.modules.items())
+        if of.partition(".")[0] in packages and isinstance(getattr(module, "__dict__", None), dict)
+    ]
 
 
 def _folder_of(name: str) -> Path | None:

@@ -172,7 +172,7 @@ def symbolic_sizes(model: torch.nn.Module, *, unnoticed: bool = False) -> Iterat
     stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if unnoticed else _STAND_INS
     try:
         names["sqrt"] = _sqrt
-        with named(modules_of(model), stand_ins):
+        with named([vars(one) for one in modules_of(model)], stand_ins):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
@@ -195,7 +195,7 @@ def symbolic_numbers(
     if not stand_ins:
         yield
         return
-    modules = modules_of(model)
+    modules = [vars(one) for one in modules_of(model)]
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()
     truth = _truth_of_floats() if floats else contextlib.nullcontext()
