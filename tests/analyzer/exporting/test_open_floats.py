@@ -173,6 +173,19 @@ def test_the_first_float_may_be_alone_on_its_side(tmp_path: Path, batch: int | N
     assert len(programs) == 2
 
 
+def test_floats_that_come_back_are_inputs_as_well(tmp_path: Path) -> None:
+    own = calls((7.5, 5.0, 2.5) * 3)
+    assert len(made(tmp_path, Bounds(), own, calls(UNSEEN, 7))) == 1
+
+
+def test_floats_that_come_back_may_be_constants_of_many_programs(tmp_path: Path) -> None:
+    class Grown(torch.nn.Module):
+        def forward(self, x: Tensor, t: float) -> Tensor:
+            return x * math.exp(t)
+
+    assert len(made(tmp_path, Grown(), calls((0.5, 0.25, 0.75, 1.5) * 2))) == 4
+
+
 def test_zero_is_false(tmp_path: Path) -> None:
     class OrOne(torch.nn.Module):
         def forward(self, x: Tensor, t: float) -> Tensor:

@@ -44,6 +44,7 @@ from calltape_analyzer.exporting.value_parts import (
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
+from calltape_analyzer.observing.groups import MAX_VALUES
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
@@ -535,9 +536,11 @@ class ProgramSearch:
         by_text = calls_by_value(variant, calls, sorter, texts=True)
         values = by_text if any(value.values for value in by_text) else values
         names = [str(variant.group.layout.scalars[i]) for i in values[0].values]
-        # Of texts and switches there are few, and nobody expects a program to take another one.
-        of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
-        most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS
+        # Of texts there are few, as of floats that come back, and nobody expects a program to take
+        # another one.
+        of_floats = any(type(v) is float for value in values for v in value.values.values())
+        come_back = len(values) <= MAX_VALUES and 2 * len(values) <= variant.calls
+        most = _MAX_CONSTANTS if of_floats and not come_back else _MAX_PROGRAMS
         numbered = enumerate(values[:most], 1)
         if self._cover_each(part_of_value(variant, value, number) for number, value in numbered):
             left = variant.calls - sum(value.calls for value in values[:most])
