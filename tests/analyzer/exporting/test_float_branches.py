@@ -74,6 +74,7 @@ QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
     "minus": lambda x: -x.mean().item() < -0.5,
     "between": lambda x: 0.4 < x.mean().item() < 1,
     "beside a size": lambda x: x.sum().item() > x.shape[0] * 2,
+    "a size": lambda x: x.round().sum().item() == x.numel(),
     "over a size": lambda x: x.sum().item() / x.numel() > 0.5,
     "float of a tensor": lambda x: float(x.mean()) > 0.5,
     "int of a float": lambda x: int(x.max().item() * 4) > 2,
@@ -85,12 +86,13 @@ QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
     "greatest": lambda x: max(x.mean().item(), x.amin().item()) > 0.5,
     "some": lambda x: (x > 0.5).any().item(),
     "count": lambda x: (x > 0.5).sum().item(),
+    "count of a size": lambda x: (x > 0.5).sum().item() == x.numel(),
     "close": lambda x: not torch.allclose(x, torch.full_like(x, 0.25), atol=0.1),
     "equal": lambda x: not torch.equal(x.round(), torch.zeros_like(x)),
 }
 """Questions that are answered no at 0.25 and yes at 0.75, or the other way round."""
 
-_IN_ONNX = ["int of a tensor", "some", "count", "close", "equal"]
+_IN_ONNX = ["int of a tensor", "some", "count", "count of a size", "close", "equal"]
 """No float decides these."""
 
 

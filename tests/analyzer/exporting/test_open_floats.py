@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from calltape_analyzer import NoVariant, TapeError, export, load_programs
-from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
+from calltape_analyzer.programs.notes import OpenFloats
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 
 VALUES, UNSEEN = (951.5, 11.25, 3.5), (700.75, 2.0, 4.0)
@@ -126,16 +126,77 @@ def test_a_float_that_is_looked_up_is_a_constant(tmp_path: Path) -> None:
         programs(*calls(UNSEEN)[0][0])
 
 
-def test_texts_and_floats_together_are_constants(tmp_path: Path) -> None:
+def test_a_float_is_an_input_of_the_program_for_each_text(tmp_path: Path) -> None:
     class Both(torch.nn.Module):
         def forward(self, x: Tensor, t: float, how: str) -> Tensor:
             return x * t if how == "times" else x + t
 
-    own = [call(torch.rand(2 + i, 3), t, how) for i, (t, how) in
-           enumerate([(2.5, "times"), (3.5, "plus"), (4.5, "times")])]  # fmt: skip
-    programs = made(tmp_path, Both(), own)
-    assert not any(isinstance(n, OpenFloats | ConstantTexts) for p in programs.values()
-                   for n in p.all_notes)  # fmt: skip
+    def both(values: Sequence[tuple[float, str]], batch: int = 2) -> list[Call]:
+        return [call(torch.rand(batch + i, 3), t, how) for i, (t, how) in enumerate(values)]
+
+    own = both([(2.5, "times"), (3.5, "plus"), (4.5, "times")])
+    programs = made(tmp_path, Both(), own, both([(5.5, "times"), (6.5, "plus")], 7))
+    assert len(programs) == 2
+    told = [note for one in programs.values() for note in one.all_notes]
+    assert {OpenFloats(("t",), 3, 3), OpenFloats(("t",), 2, 3)} & set(told)
+    assert sum(isinstance(note, OpenFloats) for note in told) == 2
+
+
+@pytest.mark.parametrize("values", [VALUES, (*VALUES, 0.25, 0.125)])
+def test_a_float_that_python_reads_is_one_of_the_recorded(
+    tmp_path: Path, values: Sequence[float]
+) -> None:
+    """No recorded value makes a difference, and others may."""
+
+    class Excess(torch.nn.Module):
+        def forward(self, x: Tensor, t: float) -> Tensor:
+            return x + max(0.0, math.exp(-t) - 1.0)
+
+    model = Excess()
+    programs = made(tmp_path, model, calls(values))
+    (verdict,) = programs.verdicts
+    assert verdict.closed == ("t",)
+    assert_as_module(programs, model, calls(values, 7))
+    with pytest.raises(NoVariant, match=r"t is -1\.0; this program has 951\.5, 11\.25, 3\.5"):
+        programs(*calls((-1.0,), 7)[0][0])
+    programs.save(tmp_path / "saved")
+    with pytest.raises(NoVariant, match=r"t is -1\.0; this program has 951\.5, 11\.25, 3\.5"):
+        load_programs(tmp_path / "saved", trusted=True)(*calls((-1.0,), 7)[0][0])
+
+
+@pytest.mark.parametrize("batch", [2, None])
+def test_the_first_float_may_be_alone_on_its_side(tmp_path: Path, batch: int | None) -> None:
+    """Also if all calls have one size."""
+    own = calls((11.25, 951.5, 600.0, 700.0))
+    own = [call(own[0][0][0], args[1]) for args, _ in own] if batch is None else own
+    unseen = [call(args[0][:2], args[1]) for args, _ in calls(UNSEEN)]
+    programs = made(tmp_path, Branching(), own, unseen)
+    assert len(programs) == 2
+
+
+def test_floats_that_come_back_are_inputs_as_well(tmp_path: Path) -> None:
+    own = calls((7.5, 5.0, 2.5) * 3)
+    assert len(made(tmp_path, Bounds(), own, calls(UNSEEN, 7))) == 1
+
+
+def test_floats_that_come_back_may_be_constants_of_many_programs(tmp_path: Path) -> None:
+    class Grown(torch.nn.Module):
+        def forward(self, x: Tensor, t: float) -> Tensor:
+            return x * math.exp(t)
+
+    assert len(made(tmp_path, Grown(), calls((0.5, 0.25, 0.75, 1.5) * 2))) == 4
+
+
+def test_zero_is_false(tmp_path: Path) -> None:
+    class OrOne(torch.nn.Module):
+        def forward(self, x: Tensor, t: float) -> Tensor:
+            return x * (t or 3.0)
+
+    model = OrOne()
+    programs = made(tmp_path, model, calls(), calls(UNSEEN, 7))
+    assert len(programs) == 1
+    with pytest.raises(NoVariant, match="is not 0"):
+        programs(*calls((0.0,), 7)[0][0])
 
 
 def test_saved_programs_take_any_float(tmp_path: Path) -> None:

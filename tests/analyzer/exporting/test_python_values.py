@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import math
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from calltape_analyzer import export
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.torch_fixes.known_maxima import bounds
 from calltape_analyzer.exporting.torch_fixes.python_values import symbolic_numbers, symbolic_sizes
-from tests.analyzer.exported import assert_as_module, call, made, taped
+from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.models import Model, t
 
 
@@ -308,6 +309,26 @@ def test_what_stands_for_int_is_a_dtype_and_equal_to_int() -> None:
     assert names["torch"] is torch
     assert names["zeros"] is torch.zeros
     assert {name: vars(torch.Tensor).get(name) for name in before} == before
+
+
+def test_a_file_beside_that_of_the_model_is_the_models_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scripts have it: ``models.py`` imports ``pools.py``."""
+    (tmp_path / "beside_pools.py").write_text("def groups(batch):\n    return int(batch.max()) + 1")
+    (tmp_path / "beside_models.py").write_text(
+        "import torch\nfrom beside_pools import groups\n\n\nclass Pool(torch.nn.Module):\n"
+        "    def forward(self, x, batch):\n"
+        "        return x.new_zeros(groups(batch), 3).index_add_(0, batch, x)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = importlib.import_module("beside_models").Pool()
+
+    def pooled(*batch: int) -> Call:
+        return call(torch.rand(len(batch), 3), torch.tensor(batch))
+
+    own = [pooled(0, 0, 1), pooled(0, 1, 1, 2), pooled(0, 1, 2, 3, 4)]
+    assert len(made(tmp_path, model, own, [pooled(0, 0), pooled(0, 5, 9, 9)])) == 1
 
 
 def test_the_names_of_a_model_are_as_before() -> None:

@@ -82,7 +82,7 @@ def test_variants_that_counters_cannot_tell_apart_keep_their_ranges(tmp_path: Pa
     model = Doubling()
     small = When(lambda args, kwargs: args[0].shape[1] < 20)
     with record(model, tmp_path / "a.tape", keep=small):
-        for scale, length in ((0.5, 3), (0.5, 5), (0.25, 3), (0.25, 7), (0.5, 40)):
+        for scale, length in (("a", 3), ("a", 5), ("b", 3), ("b", 7), ("a", 40)):
             model(ZEROS(2, length), scale=scale)
     with open_tape(tmp_path / "a.tape") as tape:
         one, other = tape.variants()

@@ -37,7 +37,7 @@ def t(*shape: int, dtype: Any = torch.float32) -> Any:
 PRIVATE: dict[str, list[dict[str, Any]]] = {
     "texts": [{"mode": "quokka1"}, {"mode": "quokka2"}],
     "a text like our words": [{"mode": "decode"}, {"mode": "x"}],
-    "floats": [{"more": 0.55512345}, {"more": 0.5}],
+    "floats": [{"more": 0.55512345}, {"more": None}],
     "enums": [{"more": Mode.QUOKKA}, {"more": Mode.OTHER}],
     "keys that are numbers": [{"users": {PHONE: t(2)}}, {"users": {PHONE + 1: t(2)}}],
     "keys that are texts": [{"users": {NAMED: t(2)}}, {"users": {"a": t(2)}}],

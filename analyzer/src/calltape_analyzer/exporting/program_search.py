@@ -36,8 +36,11 @@ from calltape_analyzer.exporting.session.unseen_runs import why_harmful
 from calltape_analyzer.exporting.session.verification import Outcome, replay_call
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
+    constants_that_vary,
+    held_values,
     int_value_parts,
     part_of_value,
+    rejected_value,
     serves_all_values,
     tensor_value_parts,
     varying_ints,
@@ -45,6 +48,7 @@ from calltape_analyzer.exporting.value_parts import (
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
+from calltape_analyzer.observing.groups import MAX_VALUES
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
@@ -55,7 +59,7 @@ from calltape_analyzer.programs.attempts import (
     takes,
     verdicts_on,
 )
-from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.program import Program, rejects_constants
 from calltape_analyzer.programs.reasons import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -360,7 +364,8 @@ class ProgramSearch:
                 if self._export_int_values(variant):
                     return
                 outcome = self.exporter.export(named, static="only")
-            if not made and outcome and self._export_text_values(variant, outcome):
+            if outcome and not self._keeps_to_values(outcome) and not made:
+                self._export_text_values(variant)
                 return
             good = {row for row in left if outcome and outcome.serves(row)}
             if outcome is None or not good:
@@ -397,15 +402,27 @@ class ProgramSearch:
             self._add_gap(variant, "variant" if is_all else "sizes", reason, what)
 
     def _with_open_floats(self, variant: VariantFacts) -> Outcome | None:
-        """A program that has the varying floats as inputs, and agrees with the model for several of
-        their values; None if there is none."""
+        """A program that has the floats that vary as inputs, and returns what the model does for
+        several of their values; None if there is none. If it rejects all others than the one that
+        it was traced with, one that is traced with one of those shows that they can be inputs."""
         opened = with_open_floats(variant)
         if opened is None:
             return None
-        outcome = self.exporter.export(self._named(opened), static="never")
-        if outcome is None or not outcome.served():
+        session, named = self.exporter.session, self._named(opened)
+        first = shown = self.exporter.export(named, static="never")
+        if first is None or not first.served():
             return None
-        return outcome if self._serves_all_values(variant, outcome) else None
+        for _ in range(_MAX_CONSTANTS):
+            if shown is None:
+                break
+            if self._serves_all_values(named, shown):
+                floats = [n for n in shown.program.all_notes if isinstance(n, notes.OpenFloats)]
+                first.program.all_notes += floats if shown is not first else []
+                return first
+            values = calls_by_value(named, self.tape.calls, session.sorter)
+            call = rejected_value(shown.program, values, session)
+            shown = None if call is None else self.exporter.export_call(named, call)
+        return None
 
     def _serves_all_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
         session = self.exporter.session
@@ -415,8 +432,23 @@ class ProgramSearch:
         )
         return serves_all_values(outcome.program, outcome.attempt, values, everywhere, session)
 
+    def _keeps_to_values(self, outcome: Outcome) -> bool:
+        """Keeps a program from other texts and floats than those of which it is known that it does
+        what the model does. Tells whether it does so with all recorded ones."""
+        program, session = outcome.program, self.exporter.session
+        if not constants_that_vary(program.variant):
+            return True
+        values = calls_by_value(program.variant, self.tape.calls, session.sorter)
+        serves_all = self._serves_all_values(program.variant, outcome)
+        program.variant.constant_scalars = held_values(program, values, serves_all=serves_all)
+        for row, seen in program.variant.rows.items():
+            own = session.sorter.sorted(session.find(seen.first).record.inputs)
+            if not serves_all and rejects_constants(program.variant, own) is not None:
+                outcome.attempt.rows[row] = "rejected"
+        return serves_all
+
     def _export_int_values(self, variant: VariantFacts) -> bool:
-        """Makes a program for each value of the ints that vary. Returns whether there are any."""
+        """Finds a program per value of the ints that vary. Tells whether there are any."""
         parts = list(int_value_parts(variant))
         if not self._export_parts(parts[:_MAX_CONSTANTS]):
             self.gaps.pop(parts[0].name, None)
@@ -484,6 +516,7 @@ class ProgramSearch:
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome is None:
                 break
+            self._keeps_to_values(outcome)
             outcome.program.note(notes.TracedUnseen())
             found.append(outcome.program)
             is_wide = is_wide or outcome.attempt.agreed > 1
@@ -492,22 +525,23 @@ class ProgramSearch:
         # Programs for single unrecorded sizes are kept only if one serves a range.
         self.programs += found if is_wide else []
 
-    def _export_text_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
-        """Makes a program for each value of the texts and floats that vary, if one program for all
-        of them does not agree with the model. Returns whether that is so."""
-        if variant.constant_scalars or variant.open_floats or not variant.group.varying:
-            return False
-        if self._serves_all_values(variant, outcome):
-            return False
-        values = calls_by_value(variant, self.tape.calls, self.exporter.session.sorter)
-        # There are few texts and switches, and nobody expects a program to accept others.
-        of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
-        most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS
+    def _export_text_values(self, variant: VariantFacts) -> None:
+        """Finds a program per value of the texts and floats that vary."""
+        calls, sorter = self.tape.calls, self.exporter.session.sorter
+        values = calls_by_value(variant, calls, sorter)
+        # Where texts vary as well, the floats may be inputs of a program for one text.
+        by_text = calls_by_value(variant, calls, sorter, texts=True)
+        values = by_text if any(value.values for value in by_text) else values
+        names = [str(variant.group.layout.scalars[i]) for i in values[0].values]
+        # Of texts there are few, as of floats that come back, and nobody expects a program to take
+        # another one.
+        of_floats = any(type(v) is float for value in values for v in value.values.values())
+        come_back = len(values) <= MAX_VALUES and 2 * len(values) <= variant.calls
+        most = _MAX_CONSTANTS if of_floats and not come_back else _MAX_PROGRAMS
         numbered = enumerate(values[:most], 1)
         if self._export_parts(part_of_value(variant, value, number) for number, value in numbered):
             left = variant.calls - sum(value.calls for value in values[:most])
-            self._add_value_gap(variant, left, [*map(str, variant.group.varying)], most)
-        return True
+            self._add_value_gap(variant, left, names, most)
 
     def _named(self, variant: VariantFacts, more: Sequence[Program] = ()) -> VariantFacts:
         """The variant under a name that no program has yet, nor any in ``more``: ``decode (2)``."""
@@ -521,6 +555,8 @@ class ProgramSearch:
         while left and len(own) < _MAX_PROGRAMS:
             named = self._named(variant)
             outcome = self.exporter.export_call(named, left[0])
+            if outcome is not None:
+                self._keeps_to_values(outcome)
             if outcome is None or left[0] not in self._served(outcome.program, left):
                 break
             own.append(outcome.program)
@@ -568,6 +604,7 @@ class ProgramSearch:
                         break
                     self._add_gap(part, "values", self._reason(part.name, outcome))
                     continue
+                self._keeps_to_values(outcome)
                 outcome.program.all_notes.append(notes.ConstantTensor(str(where)))
                 made.append(outcome.program)
             if not made:

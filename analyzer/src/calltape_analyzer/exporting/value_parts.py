@@ -6,9 +6,10 @@
   traced only if its values are known.
 - Texts and floats: ``torch.export`` makes constants of them. Floats are tried as inputs first
   (:func:`with_open_floats`). For the rest, replay shows whether a constant matters: a program that
-  reproduces calls with other values serves all of them. Otherwise each program serves one value,
-  and a variant gets several. If the calls that a program serves have one value only, nothing is
-  known about others, so it runs with values from other calls of the tape.
+  reproduces calls with other values serves all texts, but only recorded floats, because Python
+  reads a float that cannot be an input. Otherwise each program serves one value, and a variant gets
+  several. If the calls that a program serves have one value only, nothing is known about others, so
+  it runs with values from other calls of the tape.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.verification import replay_call
+from calltape_analyzer.facts import Note
 from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_in
@@ -31,7 +33,7 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
-from calltape_analyzer.programs.program import Program, constants_of
+from calltape_analyzer.programs.program import Program, constants_of, rejects_constants
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
@@ -40,8 +42,11 @@ from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 
 __all__ = [
     "calls_by_value",
+    "constants_that_vary",
+    "held_values",
     "int_value_parts",
     "part_of_value",
+    "rejected_value",
     "serves_all_values",
     "tensor_value_parts",
     "varying_ints",
@@ -152,15 +157,24 @@ _MAX_CROSSED = 3
 
 
 def with_open_floats(variant: VariantFacts) -> VariantFacts | None:
-    """The variant with its varying floats as inputs of its program; None if none vary, if they are
-    constants or inputs already, or if texts vary as well."""
+    """The variant with the floats that vary as inputs of its program; None if none vary, or if they
+    are constants or inputs already."""
+    floats = [i for i in _varying(variant) if variant.group.layout.scalars[i].kind == "float"]
+    if not floats or variant.open_floats:
+        return None
+    return replace(variant, open_floats=frozenset(floats))
+
+
+def _varying(variant: VariantFacts) -> list[int]:
+    """The texts and floats that vary over the calls of a variant, by number among the scalars."""
     varying = set(variant.group.varying)
-    if not varying or variant.constant_scalars or variant.open_floats:
-        return None
-    places = [i for i, place in enumerate(variant.group.layout.scalars) if place in varying]
-    if any(variant.group.layout.scalars[i].kind != "float" for i in places):
-        return None
-    return replace(variant, open_floats=frozenset(places))
+    places = enumerate(variant.group.layout.scalars)
+    return [i for i, place in places if place in varying and i not in variant.constant_scalars]
+
+
+def constants_that_vary(variant: VariantFacts) -> list[int]:
+    """Those of them that are constants of a program, and not known to be for certain values."""
+    return [i for i in _varying(variant) if i not in variant.open_floats]
 
 
 @dataclass
@@ -187,7 +201,12 @@ class ValueCalls:
 
 
 def calls_by_value(
-    variant: VariantFacts, calls: Calls, sorter: CallSorter, *, of_group: bool = False
+    variant: VariantFacts,
+    calls: Calls,
+    sorter: CallSorter,
+    *,
+    of_group: bool = False,
+    texts: bool = False,
 ) -> list[ValueCalls]:
     """The calls of a variant by its varying texts and floats, those with most calls first. Of more
     than 1,024 combinations, the earliest.
@@ -195,14 +214,15 @@ def calls_by_value(
     Args:
         variant: whose calls.
         calls: of the tape.
-        sorter: sorts them.
-        of_group: whether calls of other variants of the group, with other sizes, count as well.
+        sorter: lays them out.
+        of_group: whether calls with other sizes count too, which are of other variants.
+        texts: whether floats do not count.
     """
-    varying = {(place.argument, place.path) for place in variant.group.varying}
+    scalars = variant.group.layout.scalars
     places = {
-        i: (place.argument, place.path)
-        for i, place in enumerate(variant.group.layout.scalars)
-        if (place.argument, place.path) in varying
+        i: (scalars[i].argument, scalars[i].path)
+        for i in _varying(variant)
+        if not texts or scalars[i].kind != "float"
     }
     found: dict[str, ValueCalls] = {}
     for seen in calls.by_inputs():
@@ -211,7 +231,8 @@ def calls_by_value(
         placed = sorter.sorted(seen.inputs)
         if not variant.group.key.covers(placed.key):
             continue
-        if not of_group and not all(one.holds(placed.row) for one in variant.conditions):
+        is_own = all(one.holds(placed.row) for one in variant.conditions)
+        if not of_group and (not is_own or rejects_constants(variant, placed) is not None):
             continue
         given = constants_of(placed)
         values = {i: given[path] for i, path in places.items()}
@@ -242,34 +263,70 @@ def serves_all_values(
         session: runs calls.
     """
     tried = values[:_MAX_TRIED]
-    calls = [session.find(value.first) for value in tried]
-    replayed = [replay_call(session, program, call) for call in calls]
+    replayed = [replay_call(session, program, session.find(value.first)) for value in tried]
     for one in replayed:
         attempt.add(one.verdict)
     if "wrong" in (*attempt.rows.values(), *(one.outcome for one in replayed)):
         return False
     good = [value for value, one in zip(tried, replayed, strict=True) if one.outcome == "ok"]
-    served = [seen.first for row, seen in program.variant.rows.items()
-              if attempt.rows.get(row) == "ok"]  # fmt: skip
+    variant = program.variant
+    served = [seen.first for row, seen in variant.rows.items() if attempt.rows.get(row) == "ok"]
+    served += [value.first for value in good]
     if not served:
-        return True  # it serves no call, so values do not matter
-    known = {repr(value.values) for value in good}
-    if len(known) < 2:
+        return True  # it serves no call: there is nothing to say of values
+    floats, others = sorted(variant.open_floats), constants_that_vary(variant)
+    if any(places and len(_known(good, places)) < 2 for places in (floats, others)):
         call = session.find(served[0])
-        others = _others_than(call, everywhere, session)
-        crossed = [_agrees_with_model(program, call, value, session) for value in others]
-        if not crossed or not all(crossed):
+        crossed = _others_than(call, everywhere, session)
+        if not crossed or not all(_agrees_with_model(program, call, v, session) for v in crossed):
             return False
-        known |= {repr(value.values) for value in others}
-    names = tuple(map(str, program.variant.group.varying))
-    if program.variant.open_floats:
-        program.all_notes.append(OpenFloats(names, len(known), len(everywhere)))
-        return True
-    every = [one for value in everywhere for one in value.values.values()]
-    lengths = [len(one) for one in every if isinstance(one, str | bytes)]
-    extremes = min(lengths, default=None), max(lengths, default=None)
-    program.all_notes.append(ConstantTexts(names, len(known), len(everywhere), *extremes))
+        good += crossed
+    scalars = variant.group.layout.scalars
+    told: list[Note] = []
+    if shown := tuple(str(scalars[i]) for i in floats if len(_known(good, [i])) > 1):
+        told.append(OpenFloats(shown, len(_known(good, floats)), len(_known(everywhere, floats))))
+    if texts := [i for i in others if scalars[i].kind in ("str", "bytes")]:
+        names = tuple(str(scalars[i]) for i in texts)
+        lengths = [len(value.values[i]) for value in everywhere for i in texts]
+        counts = len(_known(good, texts)), len(_known(everywhere, texts))
+        told.append(ConstantTexts(names, *counts, min(lengths), max(lengths)))
+    program.all_notes += [note for note in told if note not in program.all_notes]
     return True
+
+
+def _known(values: Sequence[ValueCalls], places: Sequence[int]) -> set[str]:
+    """The combinations of values of some places."""
+    return {repr([value.values[i] for i in places]) for value in values}
+
+
+def held_values(
+    program: Program, values: Sequence[ValueCalls], *, serves_all: bool
+) -> dict[int, tuple[Any, ...]]:
+    """The values that a program is for, of each text and float that is a constant of it: a text
+    may be any, if none made a difference. A float that Python reads, for it is no input, may be one
+    that calls had.
+
+    Args:
+        program: what was traced.
+        values: all that calls of its variant had.
+        serves_all: whether the program does what the model does with all of them.
+    """
+    variant, held = program.variant, dict(program.variant.constant_scalars)
+    for i in constants_that_vary(variant):
+        if not serves_all:
+            held[i] = (program.plan.template.scalars[i],)
+        elif variant.group.layout.scalars[i].kind not in ("str", "bytes"):
+            held[i] = tuple({repr(one.values[i]): one.values[i] for one in values}.values())
+    return held
+
+
+def rejected_value(program: Program, values: Sequence[ValueCalls], session: Session) -> Call | None:
+    """A call with a value that a program rejects; None if it is wrong for one that it takes."""
+    calls = [session.find(value.first) for value in values[:_MAX_TRIED]]
+    found = [(replay_call(session, program, call).outcome, call) for call in calls]
+    if any(outcome == "wrong" for outcome, _ in found):
+        return None
+    return next((call for outcome, call in found if outcome != "ok"), None)
 
 
 def _others_than(call: Call, values: Sequence[ValueCalls], session: Session) -> list[ValueCalls]:
@@ -307,5 +364,7 @@ def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> Vari
         for text in [shown_constant(constant)]
     )
     part = part_of(variant, value.rows.items(), f"{variant.name}, {shown}")
-    part.constant_scalars = dict(value.values)
+    part.constant_scalars = variant.constant_scalars | {
+        i: (constant,) for i, constant in value.values.items()
+    }
     return part

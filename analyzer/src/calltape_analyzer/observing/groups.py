@@ -256,7 +256,7 @@ Constants = tuple["tuple[str, str] | None", ...]
 
 
 def switches_of(calls: Collection[Constants], places: Collection[int], every: int) -> set[int]:
-    """The numbers of the texts and floats that are switches, or never varied.
+    """The numbers of the texts that are switches, and of what never varied.
 
     A switch has at most 8 values, each of which comes twice on average; texts must be short,
     printable and without white space. All switches together have at most 64 combinations of values,
@@ -291,7 +291,7 @@ def _may_switch(typed: tuple[str, str] | None) -> bool:
         return False
     kind, text = typed
     if kind not in ("str", "bytes"):
-        return True
+        return kind != "float"  # floats are inputs of a program
     if len(text) > 4 * _MAX_TEXT + 3:
         return False
     value = literal_eval(text)

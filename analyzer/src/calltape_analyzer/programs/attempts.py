@@ -26,6 +26,7 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.comparison.reports import JsonText, Verdict
 from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.observing.size_table import SizeRow
+from calltape_analyzer.programs.notes import OpenFloats
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import (
     Because,
@@ -310,8 +311,8 @@ def _verdict_on(
     taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
     lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in gaps)
     lacks_sizes = bool(rejected) or any(one.kind != "values" for one in gaps)
-    numbers = list(dict.fromkeys([*floats, *_numbers(wide, variant, held=True)]))
-    open_numbers = [one for one in _numbers(wide, variant, held=False) if one not in numbers]
+    open_numbers, constants = _floats(wide, variant)
+    numbers = list(dict.fromkeys([*floats, *constants]))
     is_whole = not (lacks_sizes or lacks_values or constant or numbers)
     scope: Scope = "general"
     reason: Fact | None = None
@@ -343,15 +344,24 @@ def _verdict_on(
     )
 
 
-def _numbers(programs: Iterable[Program], variant: VariantFacts, *, held: bool) -> Iterator[str]:
-    """The floats that are constants of programs for calls of a variant, or their inputs. Nobody
-    expects a program to accept another text or switch."""
+def _floats(programs: Iterable[Program], variant: VariantFacts) -> tuple[list[str], list[str]]:
+    """The floats that programs for calls of a variant accept with any value, and those that are
+    constants of some, or were inputs with one value only. Nobody expects a program to accept
+    another text or switch."""
+    shown: set[str] = set()
+    inputs: set[str] = set()
+    constants: set[str] = set()
     for program in programs:
         own = program.variant
         if own.group.key.covers(variant.group.key):
-            floats = (i for i, value in own.constant_scalars.items() if type(value) is float)
-            places = own.group.layout.scalars
-            yield from (str(places[i]) for i in (floats if held else sorted(own.open_floats)))
+            names = [str(place) for place in own.group.layout.scalars]
+            opened = (note for note in program.all_notes if isinstance(note, OpenFloats))
+            shown |= {name for note in opened for name in note.names}
+            inputs |= {names[i] for i in own.open_floats}
+            constants |= {
+                names[i] for i, values in own.constant_scalars.items() if type(values[0]) is float
+            }
+    return sorted((inputs & shown) - constants), sorted(constants | (inputs - shown))
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:

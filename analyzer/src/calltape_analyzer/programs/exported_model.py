@@ -292,9 +292,13 @@ class TorchModel(ExportedModel):
                 stack.enter_context(register_flattening_functions(tape=tape))
             yield cls.from_file(source, trusted=trusted) if is_path else cls(source)
 
-    @cached_property
+    @property
     def module(self) -> Any:
         """What is called, made when it is first needed. It has the program's buffers."""
+        return self._module
+
+    @cached_property
+    def _module(self) -> Any:
         return self.exported.module()
 
     @cached_property

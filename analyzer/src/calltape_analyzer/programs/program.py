@@ -348,7 +348,7 @@ class Program:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
             return unknown or reasons.OtherCall(difference_of(self.variant.group, placed))
         leaves = placed.leaves if placed.key.covers(self.variant.group.key) else None
-        return _rejects_constants(self.variant, placed) or self.rejects(row, leaves)
+        return rejects_constants(self.variant, placed) or self.rejects(row, leaves)
 
     def rejects(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> Rejection | None:
         """Why the program rejects the sizes of a row; None if it accepts them.
@@ -437,14 +437,14 @@ def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
     return {(place.argument, place.path): value for place, value in every}
 
 
-def _rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.OtherValue | None:
-    """Why a program for one value rejects a call; None if it accepts it."""
+def rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.OtherValue | None:
+    """Why a program for certain values rejects a call; None if it accepts it."""
     given = constants_of(call) if variant.constant_scalars else {}
-    for i, value in variant.constant_scalars.items():
+    for i, values in variant.constant_scalars.items():
         place = variant.group.layout.scalars[i]
         got = given.get((place.argument, place.path))
-        if repr(got) != repr(value):
-            shown, own = shown_constant(got), shown_constant(value)
+        if repr(got) not in map(repr, values):
+            shown, own = shown_constant(got), ", ".join(map(shown_constant, values))
             return reasons.OtherValue(str(place), shown, own if own != shown else None)
     return None
 

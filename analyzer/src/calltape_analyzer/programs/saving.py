@@ -329,7 +329,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         },
         "returned": program.returned,
         "completions": tuple(map(_completion_document, variant.completions.values())),
-        "held": tuple(variant.constant_scalars.items()),
+        "held": tuple((i, one) for i, values in variant.constant_scalars.items() for one in values),
         "open_floats": variant.open_floats,
         "frozen": tuple((i, str(t.dtype), t.tolist()) for i, t in variant.frozen.items()),
         "result": {
@@ -376,7 +376,8 @@ def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     made.dimensions = dict(document["dimensions"])
     zeros = document["zeros"]
     made.zeros = ZeroSizes(frozenset(zeros["taken"]), dict(zeros["rejected"]))
-    made.constant_scalars = dict(document["held"])
+    for place, value in document["held"]:
+        made.constant_scalars[place] = (*made.constant_scalars.get(place, ()), value)
     made.open_floats = document["open_floats"]
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
     made.completions = {completion.key: completion for completion in completions}

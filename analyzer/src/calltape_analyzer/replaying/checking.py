@@ -140,7 +140,7 @@ _MAX_NOTES = 5
 def _decider_for(model: Any, tape: Tape, trusted: bool) -> Iterator[_Decider]:
     if isinstance(model, Programs):
         decide = partial(_decided_by_programs, model, tape)
-        yield _Decider(decide, model.has_constant_tensors, model.doubts)
+        yield _Decider(decide, model.has_constant_tensors, model.value_warnings)
         return
     if isinstance(model, str | os.PathLike) and os.path.isdir(model):
         folder = os.fspath(model)

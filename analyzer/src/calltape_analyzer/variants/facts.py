@@ -317,8 +317,8 @@ class VariantFacts:
         capped: whether it has so many dimensions that not all were compared with each other, to
             find broadcasting, or equal dimensions that differ in other variants.
         constant_scalars: texts and floats, by their number among the layout's scalars, that vary
-            over the calls and are constants of the program, because the model does something else
-            with others.
+            over the calls and are constants of the program, each with the values that the program
+            is for: with others the model does something else, or may do so.
         open_floats: floats, by their number among the layout's scalars, that vary over the calls
             and are inputs of the program.
         zeros: what is known of sizes of 0 that no call had.
@@ -337,7 +337,7 @@ class VariantFacts:
     name: str = ""
     public_name: str = ""
     names_context: bool = False
-    constant_scalars: dict[int, Any] = field(default_factory=dict)
+    constant_scalars: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     open_floats: frozenset[int] = frozenset()
     capped: bool = False
     zeros: ZeroSizes = field(default_factory=ZeroSizes)

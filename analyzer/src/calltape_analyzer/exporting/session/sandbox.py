@@ -342,7 +342,7 @@ def _settle(room: int, threads: int) -> None:
             signal.signal(number, signal.SIG_DFL)
     faulthandler.disable()
     recorders = sys.modules.get("calltape_recorder.host.lifecycle")
-    for recorder in recorders.known() if recorders is not None else ():
+    for recorder in recorders.registered() if recorders is not None else ():
         with suppress(Exception):  # a run with synthetic arguments is no call of the application
             recorder.close()
     gc.freeze()  # a collection would write to all shared memory

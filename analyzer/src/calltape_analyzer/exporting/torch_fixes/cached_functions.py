@@ -8,14 +8,14 @@ of the application would get. Here a size goes past the memory of the function.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+
+from calltape_analyzer.exporting.torch_fixes.patching import modules_of
 
 __all__ = ["cached_functions"]
 
@@ -51,22 +51,12 @@ def cached_functions(module: torch.nn.Module) -> Iterator[None]:
 def _found(module: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
     """Each function, with what has it and its name there."""
     classes = dict.fromkeys(cls for part in module.modules() for cls in type(part).__mro__)
-    own = [cls for cls in classes if _package(cls.__module__) not in _NOT_OF_MODELS]
-    packages = {_package(cls.__module__) for cls in own}
-    owners: list[Any] = [
-        one
-        for name, one in list(sys.modules.items())
-        if isinstance(one, ModuleType) and _package(name) in packages
-    ]
-    for owner in (*owners, *own):
+    own = [cls for cls in classes if cls.__module__.partition(".")[0] not in _NOT_OF_MODELS]
+    for owner in (*modules_of(module), *own):
         for name, value in list(vars(owner).items()):
             function = value.__func__ if isinstance(value, staticmethod) else value
             if type(function) is _Cached:
                 yield owner, name, function
-
-
-def _package(name: str) -> str:
-    return name.partition(".")[0]
 
 
 def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:

@@ -3,14 +3,17 @@
 A trace that knows the values of its sample notes what they decided: ``if x.mean().item() > 0.5`` on
 the false side is the assertion ``zuf0 <= 0.5``. When torch (2.15) writes its notes into the graph,
 it leaves out a bound of a single float, which it takes for a range that is checked elsewhere, and
-what it has no operator for: a float beside a size, a float that was made an int. A program without
-them serves the other side of the ``if`` with no word. Here they are written in a form that torch
-keeps, and a program that lacks one after all is none (docs/decisions/onnx.md).
+what it has no operator for: a float beside a size, a float that was made an int. Once an ``if`` has
+found ``u0 == 2 * s0``, it takes the node of ``u0`` for ``2 * s0`` as well, so that the assertion
+compares the node with itself. A program without them serves the other side of the ``if`` with no
+word. Here they are written in a form that torch keeps, and a program that lacks one after all is
+none (docs/decisions/onnx.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 import operator
@@ -42,9 +45,10 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     passes: list[Any] = [importlib.import_module(name) for name in _INSERTING]
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     analysis: Any = importlib.import_module("torch.utils._sympy.reference").PythonReferenceAnalysis
+    inserting: Any = importlib.import_module("torch.fx.passes.runtime_assert")
     own = getattr(passes[0], _INSERT, None)
     lacks_operator = getattr(shapes, _LACKS_OPERATOR, None)
-    if own is None or lacks_operator is None:
+    if own is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
         yield
         return
     relational = importlib.import_module("sympy").core.relational.Relational
@@ -52,7 +56,8 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     def insert(module: Any, environment: Any, *args: Any, **kwargs: Any) -> Any:
         for found in environment.deferred_runtime_asserts.values():
             found[:] = [_in_kept_form(_placed(one) if of_model else one) for one in found]
-        with _patched([(shapes, _LACKS_OPERATOR, lacks)]):
+        of_node = functools.partial(_unsolved, environment)
+        with _patched([(shapes, _LACKS_OPERATOR, lacks), (inserting, _OF_NODE, of_node)]):
             returned = own(module, environment, *args, **kwargs)
         _say_where(module.graph, environment)
         return returned
@@ -85,6 +90,21 @@ def _patched(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
 _INSERTING = "torch._export.utils", "torch.export.exported_program"
 _INSERT = "insert_deferred_runtime_asserts"
 _LACKS_OPERATOR = "_has_uninterpretable_sympy_function"
+_OF_NODE = "_get_sym_val"
+
+
+def _unsolved(environment: Any, node: Any) -> Any:
+    """What a node computes, in terms of what values tell, and not of what an ``if`` found that to
+    be; None if it is no number."""
+    value = node.meta.get("example_value", node.meta.get("val"))
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return None
+    expression: Any = value.node._expr
+    symbols, renamed = expression.free_symbols, environment.unbacked_renamings
+    return expression.xreplace({
+        one: renamed.get(one, one) if UNBACKED.fullmatch(str(one)) else environment.replace(one)
+        for one in symbols
+    })  # fmt: skip
 
 
 def _placed(assertion: Any) -> Any:
@@ -149,20 +169,28 @@ _LOWERED = {
 
 def _say_where(graph: Any, environment: Any) -> None:
     """Lets each assertion of a graph say where the model asks. A range of a symbol is asked for
-    where the symbol is."""
+    where the symbol is. Decompositions assert once more what the graph asserts, of new symbols."""
     made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
     placed = [one for one in made if place_of(str(one.msg))]
     by_text = {str(one.expr): one.msg for one in reversed(placed)}
     by_symbol = {
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
     }
-    for node in graph.nodes:
-        is_new = _is_assertion(node) and not place_of(str(node.args[1]))  # of an earlier pass
+    every = [node for node in graph.nodes if _is_assertion(node)]
+    alike = {
+        UNBACKED.sub("", said): f"{ASKS}{known}"
+        for node in every
+        if (known := place_of(str(node.args[1])))
+        and (said := asserted_condition(str(node.args[1])))
+    }
+    for node in every:
+        is_new = not place_of(str(node.args[1]))  # of an earlier pass
         condition = asserted_condition(str(node.args[1])) if is_new else None
         if condition is None:
             continue
         symbols = dict.fromkeys(UNBACKED.findall(condition))
-        places = [by_text.get(condition), *map(by_symbol.get, symbols)]
+        before = alike.get(UNBACKED.sub("", condition))
+        places = [by_text.get(condition), *map(by_symbol.get, symbols), before]
         place = next(filter(None, places), None)
         if place is not None:
             node.args = (node.args[0], f"{node.args[1]}: {place}")

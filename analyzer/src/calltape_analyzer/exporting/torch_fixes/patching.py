@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,16 +27,30 @@ replaced."""
 _NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
 
 
-def modules_of(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """The names in each Python module of the packages that a model's parts come from."""
+def modules_of(model: torch.nn.Module) -> list[Any]:
+    """The Python modules of the packages that a model's parts come from, and those that lie beside
+    a part that comes from a single file: ``utils.py`` beside ``models.py``."""
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
-    found = []
-    for of, module in list(sys.modules.items()):
-        names = getattr(module, "__dict__", None)
-        if of.partition(".")[0] in packages and isinstance(names, dict):
-            found.append(names)
-    return found
+    files = {name for name in packages if not hasattr(sys.modules.get(name), "__path__")}
+    folders = {_folder_of(name) for name in files} - {None}
+    tops = {name.partition(".")[0] for name in sys.modules} - _NOT_THE_MODELS
+    packages |= {name for name in tops if folders and _folder_of(name) in folders}
+    return [
+        module
+        for of, module in list(sys.modules.items())
+        if of.partition(".")[0] in packages and isinstance(getattr(module, "__dict__", None), dict)
+    ]
+
+
+def _folder_of(name: str) -> Path | None:
+    """Where a module or package lies, if somebody may have written it beside another one."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    folder = Path(file).parents[hasattr(module, "__path__")]
+    return None if folder.name in ("site-packages", "dist-packages") else folder
 
 
 @contextlib.contextmanager

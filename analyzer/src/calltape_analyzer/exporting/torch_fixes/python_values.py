@@ -172,7 +172,7 @@ def symbolic_sizes(model: torch.nn.Module, *, hides_tracing: bool = False) -> It
     stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if hides_tracing else _STAND_INS
     try:
         names["sqrt"] = _sqrt
-        with named(modules_of(model), stand_ins):
+        with named([vars(one) for one in modules_of(model)], stand_ins):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
@@ -195,11 +195,25 @@ def symbolic_numbers(
     if not stand_ins:
         yield
         return
-    modules = modules_of(model)
+    modules = [vars(one) for one in modules_of(model)]
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()
-    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading:
+    truth = _truth_of_floats() if floats else contextlib.nullcontext()
+    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading, truth:
         yield
+
+
+@contextlib.contextmanager
+def _truth_of_floats() -> Iterator[None]:
+    """Lets ``if t`` and ``t or 1.0`` ask whether a float is 0. torch (2.15) makes a constant of
+    it."""
+    own = torch.SymFloat.__bool__
+    kind: Any = torch.SymFloat
+    try:
+        kind.__bool__ = lambda number: builtins.bool(number != 0.0)
+        yield
+    finally:
+        kind.__bool__ = own
 
 
 class _Reading(TorchFunctionMode):
