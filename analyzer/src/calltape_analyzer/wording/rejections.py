@@ -29,53 +29,53 @@ _MAX_ERROR = 240
 _FOR_CALLS = "the program is for calls in which"
 
 
-def _excluded(found: ExcludedSize) -> str:
-    what = "values" if found.is_int else "sizes"
-    return f"{found.place} is {found.got}; it is for other {what}"
+def _excluded(fact: ExcludedSize) -> str:
+    what = "values" if fact.is_int else "sizes"
+    return f"{fact.place} is {fact.got}; it is for other {what}"
 
 
-def _zeros(found: NewZeros) -> str:
-    are = "is" if len(found.places) == 1 else "are"
-    told = f"{', '.join(found.places)} {are} 0, which was never recorded"
-    return told if found.why is None else f"{told}; {found.why}"
+def _zeros(fact: NewZeros) -> str:
+    are = "is" if len(fact.places) == 1 else "are"
+    zero = f"{', '.join(fact.places)} {are} 0, which was never recorded"
+    return zero if fact.why is None else f"{zero}; {fact.why}"
 
 
-def _unknown_class(found: reasons.UnknownClass) -> str:
-    shown = printable(found.type_name[:_MAX_NAME])
-    told = f"{found.argument} {'is' if found.is_whole else 'holds'} a Placeholder for {shown}"
-    if is_never_made(found.type_name):
-        return f"{told}, of which no object is made; pass an object of that class"
+def _unknown_class(fact: reasons.UnknownClass) -> str:
+    shown = printable(fact.type_name[:_MAX_NAME])
+    what = f"{fact.argument} {'is' if fact.is_whole else 'holds'} a Placeholder for {shown}"
+    if is_never_made(fact.type_name):
+        return f"{what}, of which no object is made; pass an object of that class"
     short = shown.rpartition(":")[2]
     how = Remedy(f"load_programs(..., classes=[{short}])", f"pass --classes {shown}")
-    return f"{told}, which was not known when the programs were loaded; {how}"
+    return f"{what}, which was not known when the programs were loaded; {how}"
 
 
-def _range(found: reasons.OutOfRange) -> str:
-    bound = f"least {found.least}" if found.least is not None else f"most {found.most}"
-    return f"{found.place} is {found.got}; the program takes at {bound}"
+def _range(fact: reasons.OutOfRange) -> str:
+    bound = f"least {fact.least}" if fact.least is not None else f"most {fact.most}"
+    return f"{fact.place} is {fact.got}; the program takes at {bound}"
 
 
-def _value(found: reasons.OtherValue) -> str:
-    own = "another" if found.wanted is None else found.wanted
-    return f"{found.place} is {found.got}; this program has {own}"
+def _value(fact: reasons.OtherValue) -> str:
+    wanted = "another" if fact.wanted is None else fact.wanted
+    return f"{fact.place} is {fact.got}; this program has {wanted}"
 
 
-def _unverified(found: reasons.Unverified) -> str:
-    only = "" if found.only is None else f"; it {found.only}"
-    if found.recorded:
+def _unverified(fact: reasons.Unverified) -> str:
+    only = "" if fact.only is None else f"; it {fact.only}"
+    if fact.recorded:
         return f"calls of these sizes were recorded, and it was not verified with them{only}"
     return f"it was not verified at these sizes{only}"
 
 
-def _not_exported(found: reasons.NotExported) -> str:
-    why = str(found.why)
+def _not_exported(fact: reasons.NotExported) -> str:
+    why = str(fact.why)
     cut = why if len(why) <= _MAX_REASON else f"{why[:_MAX_REASON]}…"
     return f"not exported: {cut}"
 
 
-def _assertion(found: AssertionFailed) -> str:
-    place = f": {found.place}" if found.place else ""
-    return f"{_FOR_CALLS} {assertion_in_words(found.condition)}{place}"
+def _assertion(fact: AssertionFailed) -> str:
+    place = f": {fact.place}" if fact.place else ""
+    return f"{_FOR_CALLS} {assertion_in_words(fact.condition)}{place}"
 
 
 _MAX_CHARACTERS = 1_000
@@ -228,23 +228,23 @@ WORDS = {
     NewZeros: _zeros,
     reasons.OtherCall: "{difference}",
     reasons.UnknownClass: _unknown_class,
-    reasons.LeftOut: lambda found: f"{', '.join(found.names)} is passed, which {LEFT_OUT} left out",
+    reasons.LeftOut: lambda fact: f"{', '.join(fact.names)} is passed, which {LEFT_OUT} left out",
     reasons.OtherDtype: "{place} is {got}; the {by} takes {wanted}",
     reasons.OtherRank: "{place} has rank {got}; the {by} takes {wanted}",
     reasons.OtherSize: "{place} is {got}; the {by} takes {wanted}",
     reasons.UnequalSizes: "{place} is {got}; the program wants {wanted}, as elsewhere",
     reasons.UnequalNames: "{place} is {got} and {other} is {wanted}, both {name}",
     reasons.OutOfRange: _range,
-    reasons.GuardFails: lambda found: f"{_FOR_CALLS} {guard_in_words(found.guard, found.named)}",
+    reasons.GuardFails: lambda fact: f"{_FOR_CALLS} {guard_in_words(fact.guard, fact.named)}",
     reasons.ByTrace: "{condition} (a condition of its trace)",
     reasons.OtherValue: _value,
     reasons.SharesMemory: "{place} has memory of the model, by its {own}, and the model returns "
     "something else than for a copy",
     reasons.Unverified: _unverified,
-    reasons.RunFailed: lambda found: str(found.why)[:_MAX_ERROR],
+    reasons.RunFailed: lambda fact: str(fact.why)[:_MAX_ERROR],
     reasons.NotExported: _not_exported,
-    reasons.NoProgram: lambda found: "; ".join(
-        f"{name}: {why}" for name, why in zip(found.names, found.whys, strict=False)
+    reasons.NoProgram: lambda fact: "; ".join(
+        f"{name}: {why}" for name, why in zip(fact.names, fact.whys, strict=False)
     ),
     reasons.FilledState: "the call has a filled {name}, which is not an input of the model",
     AssertionFailed: _assertion,
