@@ -69,8 +69,6 @@ def test_a_tape_and_what_it_gives(tape: Tape) -> None:
     assert "SymbolFinding" in html(variant.findings.symbols[0])
     assert "<strong>Explanation of batch_size</strong>" in html(tape.explain("batch_size"))
     assert "Explanation of input_ids[1]" in html(tape.explain("input_ids", 1))
-    assert "input_ids" in html(tape.observations())
-    assert repr(tape.observations()).startswith("<Observations of ")
 
 
 def test_an_explanation_keeps_its_indentation(tape: Tape) -> None:
@@ -192,14 +190,14 @@ def test_a_diagnosis_shows_its_symptoms(tmp_path: Path) -> None:
 
 def test_names_stay_text(tmp_path: Path) -> None:
     with open_tape(hostile_tape(tmp_path / "<script>.tape")) as tape:
-        for shown in (tape, tape[0], tape.variants()[0], tape.observations()):
+        for shown in (tape, tape[0], tape.variants()[0]):
             assert not set(HIDDEN) & set(html(shown))
 
 
 def test_a_repr_is_one_short_line(runs: Path, tmp_path: Path) -> None:
     with open_tape(runs / "llm.tape") as tape:
         variant = tape.variants()[0]
-        shown = (tape, tape[0], variant, variant.findings, tape.observations())
+        shown = (tape, tape[0], variant, variant.findings)
         shown += (tape.explain("input_ids"), diff(tape, tape), private_data(tape))
         for one in (*shown, survey([runs / "llm.tape"])):
             assert len(repr(one)) < 250

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import diff, export, load_programs, open_tape, replay, survey
-from calltape_analyzer.editing.choice import SizedCalls
+from calltape_analyzer.editing.choice import Choice, select_calls
 from calltape_analyzer.tape import Tape
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -119,8 +119,7 @@ def test_a_survey_a_table_and_a_difference_say_the_same(tmp_path: Path) -> None:
         assert [v.name for v in found.variants()] == ["main"]
     values = [1, 1, 5, 5, 10, 10]
     assert [row["top_k"] for row in tape.to_arrow().read_all().to_pylist()] == values
-    sizes = SizedCalls(tape)
-    assert [sizes.of(one)["top_k"] for one in tape.calls] == values
+    assert [*select_calls(tape, Choice(where="top_k == 5"))] == [2, 3]
 
 
 def test_a_default_beside_other_values_is_a_change_of_the_int(tmp_path: Path) -> None:

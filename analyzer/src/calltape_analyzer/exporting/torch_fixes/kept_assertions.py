@@ -178,10 +178,10 @@ def _say_where(graph: Any, environment: Any) -> None:
     }
     every = [node for node in graph.nodes if _is_assertion(node)]
     alike = {
-        UNBACKED.sub("", said): f"{ASKS}{known}"
+        UNBACKED.sub("", asserted): f"{ASKS}{known}"
         for node in every
         if (known := place_of(str(node.args[1])))
-        and (said := asserted_condition(str(node.args[1])))
+        and (asserted := asserted_condition(str(node.args[1])))
     }
     for node in every:
         is_new = not place_of(str(node.args[1]))  # of an earlier pass
