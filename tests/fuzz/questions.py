@@ -187,7 +187,6 @@ class _Questions:
             tape,
             *(step("calls", lambda: tape.calls[:_CALLS]) or ()),
             *(step("variants", tape.variants) or ())[:_VARIANTS],
-            step("observations", tape.observations),
             step("shapes", tape.shape_findings),
         ]
         for thing in shown:

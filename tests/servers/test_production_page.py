@@ -109,12 +109,12 @@ SERVES = {
     "fastapi_server": """
 async def serve():
     async with server.lifespan(server.app):
-        print(len(lifecycle.known()))
+        print(len(lifecycle.registered()))
 asyncio.run(serve())
 """,
     "litserve_server": """
 server.Generate(api_path="/generate").setup("cpu")
-print(len(lifecycle.known()))
+print(len(lifecycle.registered()))
 """,
 }
 

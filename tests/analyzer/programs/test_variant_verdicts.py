@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,13 @@ def test_one_dimension_is_free_and_another_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_float_that_is_one_of_those_that_were_recorded(tmp_path: Path) -> None:
+def test_a_float_is_one_of_those_that_were_recorded_if_python_reads_it(tmp_path: Path) -> None:
+    class Grown(Scaled):
+        def forward(self, x: torch.Tensor, by: float = 1.0, mode: str = "sum") -> torch.Tensor:
+            return super().forward(x, math.exp(by), mode)
+
     calls = [call(torch.rand(n, 3), by) for n, by in ((2, 0.5), (3, 0.5), (4, 2.0), (5, 2.0))]
-    programs = exported(tmp_path, Scaled(), calls)
+    programs = exported(tmp_path, Grown(), calls)
     for verdict in programs.verdicts:
         assert verdict.scope == "recorded sizes only"
         assert verdict.closed == ("by",)

@@ -188,8 +188,9 @@ class Calls(Sequence[Call]):
             TapeError: ``usage`` if the call is not here.
         """
         self._recount()
-        self._scan([self._segments[which] for which in self._may_have(ref)])
-        for which in self._may_have(ref):
+        files = self._may_have(ref)
+        self._scan([self._segments[which] for which in files])
+        for which in files:
             segment = self._segments[which]
             at = bisect.bisect_left(segment.order, ref.number, key=segment.numbers.__getitem__)
             if at < len(segment) and segment.numbers[segment.order[at]] == ref.number:
