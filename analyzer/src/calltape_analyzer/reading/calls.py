@@ -189,7 +189,9 @@ class Calls(Sequence[Call]):
         """
         self._recount()
         files = self._may_have(ref)
-        self._scan([self._segments[which] for which in files])
+        if not self._is_known:
+            self._scan([self._segments[which] for which in files])
+            files = self._may_have(ref)  # there may be fewer files now
         for which in files:
             segment = self._segments[which]
             at = bisect.bisect_left(segment.order, ref.number, key=segment.numbers.__getitem__)
