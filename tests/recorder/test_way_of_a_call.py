@@ -9,7 +9,7 @@ import pytest
 
 from tests.recorder.processes import child
 
-MOST_FUNCTIONS, MOST_FILES = 91, 25  # lower them if you can (docs/decisions/house.md)
+MOST_FUNCTIONS, MOST_FILES = 88, 24  # lower them if you can (docs/decisions/house.md)
 
 
 @pytest.mark.integration

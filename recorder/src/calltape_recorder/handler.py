@@ -20,8 +20,7 @@ from calltape_recorder.capture.names import type_name
 from calltape_recorder.keep.admission import Admission
 from calltape_recorder.keep.policies import NOVEL, CallView
 from calltape_recorder.pipeline import Pipeline
-from calltape_recorder.snapshot.call import OMITTED, Call
-from calltape_recorder.snapshot.chunks import capture_chunk
+from calltape_recorder.snapshot.call import OMITTED, Call, capture_chunk
 from calltape_recorder.snapshot.snapshots import CapturedSide, QueueFull, recognized
 from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.drop_reasons import DropReason

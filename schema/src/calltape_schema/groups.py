@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from operator import lt
 from typing import Annotated, Any, NamedTuple
 
@@ -32,7 +33,7 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, expect_known, validated
-from calltape_schema.inputs_table import Signatures
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import is_array, is_map, pack, packing, u32s, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
@@ -278,7 +279,7 @@ class Group:
         self.size = stored.size
         self._documents: bytes | None = None
         self._parts: tuple[bytes, ...] | None = None
-        self._signatures = Signatures()
+        self._digests: dict[tuple[bytes, int], blake2b] = {}  # of structures
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -335,9 +336,10 @@ class Group:
             | (HAS_BLOB if record.blob is not None else 0)
         )
         if key is None:
-            key = self._signatures.digest(tree.structure, tree.leaves, pack(tree.scalars))
+            key = signature_of(tree.structure, tree.leaves, pack(tree.scalars), self._digests)
         begin = at * CALL_BYTES + _SIGNATURE
-        if (key, flags) != (self._table[begin : begin + 16], self.places[at] >> 32 & _KNOWN_FLAGS):
+        stated = int.from_bytes(self._table[begin : begin + 16], "little")
+        if (key, flags) != (stated, self.places[at] >> 32 & _KNOWN_FLAGS):
             raise TapeError("invalid", "a record is not as the table of its group says")
         if record.at and len(record.elsewhere) != len(record.at):
             raise TapeError("invalid", "an earlier call has the bytes of a key twice")
@@ -355,16 +357,16 @@ class Group:
         found = validated(_ranges, document["inputs"].get("ranges", ()), "the ranges of a call")
         return [(one.leaf, one.min, one.max) for one in found]
 
-    def _share(self, document: dict[str, Any], side: str) -> bytes | None:
+    def _share(self, document: dict[str, Any], side: str) -> int | None:
         """Puts the tree that calls which are alike share into a document, if it has no scalars.
         Gives the signature of inputs that are so."""
         tree = document.get(side)
         if tree is None or len(tree) > len(_TREE):
             return None
         key = tree["structure"], tree["leaves"]
-        found: tuple[Tree, bytes] | None = _trees.get(key)
+        found: tuple[Tree, int] | None = _trees.get(key)
         if found is None:
-            found = Tree(**tree), self._signatures.digest(*key, _NO_SCALARS)
+            found = Tree(**tree), signature_of(*key, _NO_SCALARS, self._digests)
             _trees.keep(key, found, sum(map(len, key)))
         document[side] = found[0]
         return found[1]

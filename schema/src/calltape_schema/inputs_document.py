@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -27,9 +28,9 @@ from calltape_schema.inputs_table import (
     Kind,
     Ranges,
     Row,
-    Signatures,
     contradiction,
     row_cost,
+    signature_of,
 )
 from calltape_schema.packing import little_endian, pack, u64s, unpack
 
@@ -70,13 +71,14 @@ def unpack_inputs(data: bytes) -> InputsTable:
     """
     document = validated(_tables, unpack(data), "table of inputs")
     document.expect_room()
-    table, signatures = InputsTable(), Signatures()
+    table = InputsTable()
+    digests: dict[tuple[bytes, int], blake2b] = {}
     table.lower(document.rows_below, document.kinds_below)
     table.other.add(_counts(*document.other))
     for form in document.kinds:
         table.add_kind(form.kind())
     for row in document.decoded_rows():
-        table.add_row(signatures.of(row.structure, row.leaves, row.scalars), row)
+        table.add_row(signature_of(row.structure, row.leaves, row.scalars, digests), row)
     # What stands twice was added up, and what has no room was counted in a coarser form.
     added = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
     stated = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below

@@ -49,47 +49,33 @@ def contradiction(what: str) -> TapeError:
     return TapeError("invalid", f"the table of inputs: {what}")
 
 
-def signature_of(structure: bytes, leaves: bytes, scalars: bytes) -> int:
+def signature_of(
+    structure: bytes,
+    leaves: bytes,
+    scalars: bytes,
+    begun: dict[tuple[bytes, int], blake2b] | None = None,
+) -> int:
     """The signature of inputs: all of them but the contents of tensors, in 128 bits.
 
     Args:
         structure: the document of a tree's structure.
         leaves: the document of its leaves.
         scalars: its scalars, as one packed array.
+        begun: remembers digests of structures for other inputs: thousands may share a structure of
+            a mebibyte.
     """
-    digest = _digest_of(structure, len(leaves))
+    key = structure, len(leaves)
+    digest = None if begun is None else begun.get(key)
+    if digest is None:
+        lengths = len(structure).to_bytes(8, "little") + len(leaves).to_bytes(8, "little")
+        digest = blake2b(lengths + structure, digest_size=16)
+        if begun is not None:
+            begun[key] = digest
+    if begun is not None:
+        digest = digest.copy()
     digest.update(leaves)
     digest.update(scalars)
     return int.from_bytes(digest.digest(), "little")
-
-
-class Signatures:
-    """Gives the :func:`signature_of` many inputs. A structure is read once: thousands of inputs may
-    share one of a mebibyte."""
-
-    def __init__(self) -> None:
-        self._digests: dict[tuple[bytes, int], blake2b] = {}
-
-    def of(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
-        """The signature of inputs, as :func:`signature_of` takes them."""
-        return int.from_bytes(self.digest(structure, leaves, scalars), "little")
-
-    def digest(self, structure: bytes, leaves: bytes, scalars: bytes) -> bytes:
-        """The same, as it stands in the table of a group."""
-        key = structure, len(leaves)
-        begun = self._digests.get(key)
-        if begun is None:
-            begun = self._digests[key] = _digest_of(*key)
-        digest = begun.copy()
-        digest.update(leaves)
-        digest.update(scalars)
-        return digest.digest()
-
-
-def _digest_of(structure: bytes, leaves: int) -> blake2b:
-    """The digest of inputs before their leaves, of so many bytes, and their scalars."""
-    lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
-    return blake2b(lengths + structure, digest_size=16)
 
 
 def widen(widest: dict[int, tuple[int, int]], ranges: Ranges) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from calltape_recorder import record
 from calltape_recorder.bounds import MAX_CHUNKS
-from calltape_recorder.snapshot import chunks
+from calltape_recorder.snapshot import call as queued
 from tests.recorder.host.streaming_hosts import awaits, c_cancelled, c_closes, c_fails
 from tests.recorder.host.streaming_servers import Server
 from tests.recorder.reading import ReadCall, read
@@ -190,7 +190,7 @@ def test_texts_of_chunks_are_bounded_in_bytes(
         def stream(self) -> Iterator[Any]:
             yield from [text] * 5
 
-    monkeypatch.setattr(chunks, "MAX_TEXT_BYTES", 12_000)
+    monkeypatch.setattr(queued, "MAX_TEXT_BYTES", 12_000)
     server = Talks()
     with record(server, tmp_path / "t.tape", method="stream"):
         assert len(list(server.stream())) == 5

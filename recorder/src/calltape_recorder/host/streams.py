@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from calltape_recorder.host.listener import Listener, breaks_graph, notify, off, skip_frame
-from calltape_recorder.snapshot.call import Call
-from calltape_recorder.snapshot.chunks import Chunks
+from calltape_recorder.snapshot.call import Call, Chunks
 
 DeferredKind = Literal["coroutine", "generator", "async generator"]
 

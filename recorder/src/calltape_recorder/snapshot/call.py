@@ -1,19 +1,93 @@
-"""A recorded call on its way from the application to the tape: the copies of its two sides.
+"""A recorded call on its way from the application to the tape, and the copies of its two sides.
 
 The application side fills it in while the call runs; the writer reads it when the call has ended.
+What a generator yields is copied chunk by chunk, and becomes one output that is a list.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
-from calltape_recorder.snapshot.chunks import Chunks
-from calltape_recorder.snapshot.side import Side
+from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
+from calltape_recorder.capture.scalars import text_bytes
+from calltape_recorder.capture.structures import Structure, Structures, Wanted, spell_out
+from calltape_recorder.capture.walk import Walked, capture_output
+from calltape_recorder.snapshot.buffers import SPAN, SideCopies
+from calltape_recorder.snapshot.copies import pieces_of
+from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.drop_reasons import DropReason
 
 OMITTED = "policy"
 """What a tape says of outputs that were not to be kept."""
+
+_TOO_MUCH = "more than one call can hold"
+
+_ONE_CHUNK = ("outputs", ("list", 1, None))
+
+
+class Side:
+    """Copied inputs or outputs of a call.
+
+    Attributes:
+        facts: of its leaves.
+        wanted: of which leaves the bytes are kept: as in its structure, but for a list of chunks.
+        places, spans: the copies; see :data:`~calltape_recorder.snapshot.buffers.SideCopies`.
+        origins: of each leaf the origin of its bytes and of their first part, see
+            :class:`~calltape_recorder.snapshot.earlier_copies.EarlierCopy`.
+        joined: the bytes of all leaves, one behind the other, if these are few; else None. There
+            are no places then.
+        template: the same without these bytes, which sides that look the same share; None if there
+            is none.
+        is_template: whether it is such a side itself.
+    """
+
+    # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
+    __slots__ = (
+        "facts", "is_template", "joined", "origins", "places", "scalars", "spans", "structure",
+        "template", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        structure: Structure,
+        scalars: Sequence[Any],
+        facts: SideFacts,
+        copies: SideCopies = ((), b""),
+        wanted: Wanted | None = None,
+        origins: bytes = b"",
+        joined: bytes | None = None,
+        template: Side | None = None,
+    ) -> None:
+        # Bytes, and tuples of bytes, are nothing to Python's garbage collector, however many calls
+        # wait.
+        self.structure = structure
+        self.scalars = tuple(scalars)
+        self.facts = facts
+        self.places, self.spans = tuple(copies[0]), copies[1]
+        self.wanted = structure.wanted if wanted is None else wanted
+        self.origins = origins
+        self.joined = joined
+        self.template = template
+        self.is_template = False
+
+    def pieces(self) -> Sequence[Any]:
+        """The copy of each leaf, made anew; None if it has none."""
+        if self.joined is not None:
+            return split(self.joined, self.facts.sizes)
+        return pieces_of(self.places, self.spans)
+
+
+def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
+    """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
+    parts: list[bytearray | None] = []
+    begin = 0
+    for size in sizes:
+        parts.append(bytearray(joined[begin : begin + size]) if size else None)
+        begin += size
+    return parts
 
 
 class Owner(Protocol):
@@ -77,3 +151,153 @@ class Call(QueuedCall):
         if owner is not None and not self.is_accounted:
             with suppress(RecursionError):  # the stack is too deep; it is counted at the end
                 owner.lost(self)
+
+
+def capture_chunk(value: Any) -> Walked:
+    """Captures a chunk, as an output that is a list of this one chunk."""
+    tokens, leaves, scalars = capture_output(value)
+    return _ONE_CHUNK + spell_out(tokens[1:]), leaves, scalars
+
+
+class Chunks:
+    """Keeps chunks as long as they fit into one call, and counts all of them.
+
+    Attributes:
+        count: how many chunks there were.
+        reason: why later chunks are not kept, in words; None as long as all are kept.
+        lost: the same, if they were to be kept.
+        closed: whether the consumer ended the stream early.
+    """
+
+    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "lost", "reason")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.reason: str | None = None
+        self.lost: DropReason | None = None
+        self.closed = False
+        self._sides: list[Side] = []
+        self._tokens: list[Any] = []
+        self._text = 0
+        self._unused: Sequence[Any] = ()
+
+    @property
+    def places(self) -> list[Any]:
+        """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
+        so their memory is given back with the others."""
+        found: list[Any] = []
+        for side in self._sides:
+            found += side.places if side.joined is None else side.pieces()
+        return [*found, *self._unused]
+
+    def next(self) -> bool:
+        """Counts a chunk, and returns whether it must be added."""
+        self.count += 1
+        if self.reason is None and len(self._sides) >= MAX_CHUNKS:
+            self.reason = f"more than {MAX_CHUNKS} chunks"
+        return self.reason is None
+
+    def add(self, tokens: tuple[Any, ...], side: Side) -> None:
+        """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
+        can hold it."""
+        more = tokens[len(_ONE_CHUNK) :]
+        text = sum([text_bytes(value) for value in side.scalars if type(value) in (str, bytes)])
+        # The first chunk always fits: the walk has the same bounds for any output.
+        if self._sides and (
+            len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
+        ):
+            self.reason = _TOO_MUCH
+            self._unused = side.places
+            return
+        leaves = sum([len(earlier.facts.per_leaf) for earlier in self._sides])
+        for token in more:  # the leaves of a token are counted from the first chunk on
+            if type(token) is tuple and token[0] in ("tensor", "ndarray"):
+                token = token[0], token[1] + leaves
+            self._tokens.append(token)
+        self._text += text
+        self._sides.append(side)
+
+    def lose(self, reason: DropReason) -> None:
+        """Notes that a chunk could not be copied. None after it is kept."""
+        self.reason = self.lost = reason
+
+    def outputs(self, structures: Structures) -> Side:
+        """All added chunks, as one output that is a list."""
+        sides = self._sides
+        tokens = ("outputs", ("list", len(sides), None), *self._tokens)
+        structure = structures.of(tokens)
+        return Side(
+            structure,
+            structure.kept([value for side in sides for value in side.scalars]),
+            SideFacts(
+                tuple([fact for side in sides for fact in side.facts.per_leaf]),
+                tuple([shape for side in sides for shape in side.facts.shapes]),
+                tuple([size for side in sides for size in side.facts.sizes]),
+                _same(sides),
+                _storages(sides),
+            ),
+            (self.places, _numbers(SPAN, [(side.spans, side) for side in sides])),
+            _wanted(sides, structure.wanted),
+            _numbers(2, [(side.origins, side) for side in sides]),
+        )
+
+    def missing(self) -> str | None:
+        """Says in words what the list lacks; None if it has all that the generator yields."""
+        kept = len(self._sides)
+        told = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
+        if not self.closed:
+            return told
+        closed = f"closed by its consumer after {self.count} chunks"
+        return closed if told is None else f"{told}; {closed}"
+
+    def raised(self) -> str:
+        """Says in words how far a generator came that raised. Its chunks are not kept."""
+        return f"raised after {self.count} chunks"
+
+
+def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
+    """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
+    return b"".join(
+        [numbers or bytes(8 * count * len(side.facts.per_leaf)) for numbers, side in sides]
+    )
+
+
+# The application may use the memory of a chunk again for the next one. So leaves of two chunks are
+# never taken for the same tensor, nor for leaves of the same storage.
+
+
+def _same(sides: list[Side]) -> tuple[int, ...] | None:
+    if all(side.facts.same is None for side in sides):
+        return None
+    merged: list[int] = []
+    for side in sides:
+        first = len(merged)
+        same = side.facts.same or range(len(side.facts.per_leaf))
+        merged += [first + index for index in same]
+    return tuple(merged)
+
+
+def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
+    if all(side.facts.storages is None for side in sides):
+        return None
+    merged: list[Alias | None] = []
+    first = 0
+    for side in sides:
+        aliases = side.facts.storages or (None,) * len(side.facts.per_leaf)
+        merged += [alias and alias._replace(storage=first + alias.storage) for alias in aliases]
+        first += 1 + max([alias.storage for alias in aliases if alias is not None], default=-1)
+    return tuple(merged)
+
+
+def _wanted(sides: list[Side], of_list: Wanted) -> Wanted:
+    """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
+    wanted: list[bool] = []
+    for side in sides:
+        wanted += _per_leaf(side.wanted, len(side.facts.per_leaf))
+    pairs = zip(wanted, _per_leaf(of_list, len(wanted)), strict=True)
+    wanted = [of_chunk and of_whole for of_chunk, of_whole in pairs]
+    return tuple(wanted) if len(set(wanted)) > 1 else all(wanted)
+
+
+def _per_leaf(wanted: Wanted, leaves: int) -> Sequence[bool]:
+    return [wanted] * leaves if isinstance(wanted, bool) else wanted

@@ -110,12 +110,6 @@ def pieces_of(places: Sequence[Any], spans: bytes) -> Sequence[Any]:
     return pieces
 
 
-def joined_bytes(leaves: Iterable[Any], arrays: Iterable[Any]) -> bytes:
-    """The bytes of these leaves, which are few, by the ctypes array of each that has some."""
-    pairs = zip(arrays, leaves, strict=True)
-    return b"".join([array.from_address(data_ptr(leaf)) for array, leaf in pairs if array])
-
-
 def wait_for_copies(places: Iterable[Any]) -> None:
     """Waits until the copies at these places are done.
 

@@ -15,12 +15,11 @@ from calltape_recorder.capture.contexts import Traced, function_modes, is_tracin
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.walk import Walked, capture_inputs, capture_output
-from calltape_recorder.snapshot.call import Call
-from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes
+from calltape_recorder.snapshot.call import Call, Side
+from calltape_recorder.snapshot.copies import copy_leaves
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, EarlierCopies, QueueMemory
-from calltape_recorder.snapshot.facts import Outline, outline_of, with_ints
-from calltape_recorder.snapshot.side import Side
+from calltape_recorder.snapshot.facts import Outline, data_ptr, outline_of, with_ints
 from calltape_recorder.snapshot.side_cache import CachedSide, SideCache, SideGuards
 from calltape_recorder.snapshot.side_facts import SideFacts, read_facts
 
@@ -193,10 +192,13 @@ class Snapshots:
             origins = self.earlier.keep(leaves, facts, copies, earlier)
             return Side(structure, scalars, facts, copies, origins=origins)
         if guards is not None and guards.template is not None:
-            joined, template = joined_bytes(leaves, guards.arrays), guards.template
-            return Side(
-                structure, scalars, facts, joined=joined, template=None if scalars else template
+            # By the ctypes array of each leaf that has bytes, which are few.
+            pairs = zip(guards.arrays, leaves, strict=True)
+            joined = b"".join(
+                [array.from_address(data_ptr(leaf)) for array, leaf in pairs if array]
             )
+            template = None if scalars else guards.template
+            return Side(structure, scalars, facts, joined=joined, template=template)
         return Side(structure, scalars, facts, copy_leaves(leaves, facts, self._buffers))
 
     def pay(self, call: Call, structure: Structure) -> None:

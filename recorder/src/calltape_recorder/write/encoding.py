@@ -16,11 +16,10 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
     BoundedDict,
 )
-from calltape_recorder.snapshot.call import QueuedCall
+from calltape_recorder.snapshot.call import QueuedCall, Side, split
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import INTEGERS, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
-from calltape_recorder.snapshot.side import Side, split
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.blob import (
     INTEGER_FORMATS,
@@ -134,11 +133,15 @@ class Encoder:
             file: the number of the file that it is for. Bytes that are in this file already are
                 referred to. None for a file of which no call may refer to another.
         """
+        record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
+        if call.duration_ns is not None:
+            record["duration_ns"] = call.duration_ns
+        if call.outputs_missing is not None:
+            record["outputs_missing"] = call.outputs_missing
         if call.joined is not None:
-            return self._encode_joined(call, call.joined)
+            return self._encode_joined(call, record, call.joined)
         inputs, outputs = call.inputs, call.outputs
         assert inputs is not None
-        record = _record_of(call)
         if call.error is not None:
             record["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
         sides = [inputs] if outputs is None else [inputs, outputs]
@@ -168,14 +171,13 @@ class Encoder:
             blob = [b"".join(blob)]
         return NewCall(call.number, record, key, blob, checksums_of(blob), scalars)
 
-    def _encode_joined(self, call: QueuedCall, data: bytes) -> NewCall:
+    def _encode_joined(self, call: QueuedCall, record: dict[str, Any], data: bytes) -> NewCall:
         """A call with the bytes of all its leaves, and nothing else of its own but times."""
         both = call.inputs, call.outputs  # other calls have the same objects
         template = self._templates.get(both)
         if template is None:
             template = self._new_template(*both)
             self._templates.keep(both, template)
-        record = _record_of(call)
         header, stored, sides = template
         for name, leaves, facts, begin in sides:
             if leaves.ranged:
@@ -370,16 +372,6 @@ def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
 
 
 _SIDES = "inputs", "outputs"
-
-
-def _record_of(call: QueuedCall) -> dict[str, Any]:
-    """The record of a call, as far as it is not about its sides."""
-    record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
-    if call.duration_ns is not None:
-        record["duration_ns"] = call.duration_ns
-    if call.outputs_missing is not None:
-        record["outputs_missing"] = call.outputs_missing
-    return record
 
 
 def _tree(
