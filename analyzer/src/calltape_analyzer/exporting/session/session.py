@@ -291,7 +291,7 @@ class Session:
             observation.queries = None if hides_queries(self.module) else watcher.queries
             observation.makes_generators = watcher.makes_generators
             observation.generators = effects.generators
-            self._effects[variant.group.key, ref] = effects
+            self.keep_effects(variant, ref, effects)
         return leaves
 
     def run_with_effects(
@@ -533,6 +533,10 @@ class Session:
             for number, is_returned in ({} if writes else effects.written).items():
                 if places[number].argument not in returned:
                     program.note_unwritten(str(places[number]), is_returned=is_returned)
+
+    def keep_effects(self, variant: VariantFacts, ref: CallRef, effects: Effects) -> None:
+        """Remembers the effects of a call, so that no other run has to show them."""
+        self._effects[variant.group.key, ref] = effects
 
     def effects_of(self, variant: VariantFacts) -> Effects | None:
         """The effects of the first call of a variant, if a run has shown them."""

@@ -29,7 +29,7 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.comparison.reports import Verdict
 from calltape_analyzer.exporting.session.budget import Cost, time_limit
-from calltape_analyzer.exporting.session.observed_calls import measured
+from calltape_analyzer.exporting.session.observed_calls import Effects, measured
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox, half_of_free
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.facts import Fact
@@ -187,21 +187,23 @@ def why_incomplete(session: Session, variant: VariantFacts, call: Call) -> Fact 
     if expected is None or not is_described(expected) or not has_values(expected):
         return None
 
-    def differs() -> bool:
+    def differs() -> tuple[bool, Effects | None]:
         try:
-            got = session.eager(*session.planned(variant, call))
+            got, effects = session.run_with_effects(*session.planned(variant, call))
         except Exception:  # a trace may not need what fails here
-            return False
+            return False, None
         both = {path: leaf for path, leaf in got.items() if path in expected}
         verdict = compared({path: expected[path] for path in both}, both, session.tolerances)
-        return bool(verdict.compared) and not verdict.agrees
+        return bool(verdict.compared) and not verdict.agrees, effects
 
     try:
-        is_other = session.in_sandbox(differs, _SECONDS)
+        is_other, effects = session.in_sandbox(differs, _SECONDS)
     except RunEndedError as error:
         if error.ended.end is End.LATE:  # a trace may not need what is slow here
             return None
         return replace(error.ended, empty_cache=True)
+    if effects is not None:
+        session.keep_effects(variant, call.ref, effects)
     return Because(Why.OTHER_WITHOUT_CACHE) if is_other else None
 
 
