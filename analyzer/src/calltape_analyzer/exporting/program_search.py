@@ -36,9 +36,8 @@ from calltape_analyzer.exporting.session.unseen_runs import why_harmful
 from calltape_analyzer.exporting.session.verification import Outcome, replay_call
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
-    constants_that_vary,
-    held_values,
     int_value_parts,
+    keep_to_values,
     part_of_value,
     rejected_value,
     serves_all_values,
@@ -59,7 +58,7 @@ from calltape_analyzer.programs.attempts import (
     takes,
     verdicts_on,
 )
-from calltape_analyzer.programs.program import Program, rejects_constants
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -364,7 +363,11 @@ class ProgramSearch:
                 if self._export_int_values(variant):
                     return
                 outcome = self.exporter.export(named, static="only")
-            if outcome and not self._keeps_to_values(outcome) and not made:
+            if (
+                outcome
+                and not keep_to_values(outcome, self.tape.calls, self.exporter.session)
+                and not made
+            ):
                 self._export_text_values(variant)
                 return
             good = {row for row in left if outcome and outcome.serves(row)}
@@ -415,7 +418,7 @@ class ProgramSearch:
         for _ in range(_MAX_CONSTANTS):
             if shown is None:
                 break
-            if self._serves_all_values(named, shown):
+            if serves_all_values(shown, self.tape.calls, session):
                 floats = [n for n in shown.program.all_notes if isinstance(n, notes.OpenFloats)]
                 first.program.all_notes += floats if shown is not first else []
                 return first
@@ -423,29 +426,6 @@ class ProgramSearch:
             call = rejected_value(shown.program, values, session)
             shown = None if call is None else self.exporter.export_call(named, call)
         return None
-
-    def _serves_all_values(self, variant: VariantFacts, outcome: Outcome) -> bool:
-        session = self.exporter.session
-        values, everywhere = (
-            calls_by_value(variant, self.tape.calls, session.sorter, of_group=of_group)
-            for of_group in (False, True)
-        )
-        return serves_all_values(outcome.program, outcome.attempt, values, everywhere, session)
-
-    def _keeps_to_values(self, outcome: Outcome) -> bool:
-        """Keeps a program from other texts and floats than those of which it is known that it does
-        what the model does. Tells whether it does so with all recorded ones."""
-        program, session = outcome.program, self.exporter.session
-        if not constants_that_vary(program.variant):
-            return True
-        values = calls_by_value(program.variant, self.tape.calls, session.sorter)
-        serves_all = self._serves_all_values(program.variant, outcome)
-        program.variant.constant_scalars = held_values(program, values, serves_all=serves_all)
-        for row, seen in program.variant.rows.items():
-            own = session.sorter.sorted(session.find(seen.first).record.inputs)
-            if not serves_all and rejects_constants(program.variant, own) is not None:
-                outcome.attempt.rows[row] = "rejected"
-        return serves_all
 
     def _export_int_values(self, variant: VariantFacts) -> bool:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
@@ -516,7 +496,7 @@ class ProgramSearch:
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome is None:
                 break
-            self._keeps_to_values(outcome)
+            keep_to_values(outcome, self.tape.calls, self.exporter.session)
             outcome.program.note(notes.TracedUnseen())
             found.append(outcome.program)
             is_wide = is_wide or outcome.attempt.agreed > 1
@@ -556,7 +536,7 @@ class ProgramSearch:
             named = self._named(variant)
             outcome = self.exporter.export_call(named, left[0])
             if outcome is not None:
-                self._keeps_to_values(outcome)
+                keep_to_values(outcome, self.tape.calls, self.exporter.session)
             if outcome is None or left[0] not in self._served(outcome.program, left):
                 break
             own.append(outcome.program)
@@ -604,7 +584,7 @@ class ProgramSearch:
                         break
                     self._add_gap(part, "values", self._reason(part.name, outcome))
                     continue
-                self._keeps_to_values(outcome)
+                keep_to_values(outcome, self.tape.calls, self.exporter.session)
                 outcome.program.all_notes.append(notes.ConstantTensor(str(where)))
                 made.append(outcome.program)
             if not made:

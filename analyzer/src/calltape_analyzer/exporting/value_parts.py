@@ -24,14 +24,13 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.verification import replay_call
+from calltape_analyzer.exporting.session.verification import Outcome, replay_call
 from calltape_analyzer.facts import Note
 from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.traffic_counters import has_raised
-from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
 from calltape_analyzer.programs.program import Program, constants_of, rejects_constants
 from calltape_analyzer.reading.call import Call
@@ -42,9 +41,8 @@ from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 
 __all__ = [
     "calls_by_value",
-    "constants_that_vary",
-    "held_values",
     "int_value_parts",
+    "keep_to_values",
     "part_of_value",
     "rejected_value",
     "serves_all_values",
@@ -172,7 +170,7 @@ def _varying(variant: VariantFacts) -> list[int]:
     return [i for i, place in places if place in varying and i not in variant.constant_scalars]
 
 
-def constants_that_vary(variant: VariantFacts) -> list[int]:
+def _constants_that_vary(variant: VariantFacts) -> list[int]:
     """Those of them that are constants of a program, and not known to be for certain values."""
     return [i for i in _varying(variant) if i not in variant.open_floats]
 
@@ -245,23 +243,20 @@ def calls_by_value(
     return sorted(found.values(), key=lambda value: (-value.calls, value.first))
 
 
-def serves_all_values(
-    program: Program,
-    attempt: Attempt,
-    values: Sequence[ValueCalls],
-    everywhere: Sequence[ValueCalls],
-    session: Session,
-) -> bool:
+def serves_all_values(outcome: Outcome, calls: Calls, session: Session) -> bool:
     """Whether a program that was traced with one value agrees with the model for others. A note
     says how many were tried; of many, those with most calls.
 
     Args:
-        program: the program.
-        attempt: that made it; comparisons are added to it.
-        values: of the calls of its variant.
-        everywhere: the same, and those of calls with other sizes.
+        outcome: the program, and the attempt that made it; comparisons are added to that.
+        calls: of the tape. Those of other variants, with other sizes, have values to try as well.
         session: runs calls.
     """
+    program, attempt = outcome.program, outcome.attempt
+    values, everywhere = (
+        calls_by_value(program.variant, calls, session.sorter, of_group=of_group)
+        for of_group in (False, True)
+    )
     tried = values[:_MAX_TRIED]
     replayed = [replay_call(session, program, session.find(value.first)) for value in tried]
     for one in replayed:
@@ -274,7 +269,7 @@ def serves_all_values(
     served += [value.first for value in good]
     if not served:
         return True  # it serves no call: there is nothing to say of values
-    floats, others = sorted(variant.open_floats), constants_that_vary(variant)
+    floats, others = sorted(variant.open_floats), _constants_that_vary(variant)
     if any(places and len(_known(good, places)) < 2 for places in (floats, others)):
         call = session.find(served[0])
         crossed = _others_than(call, everywhere, session)
@@ -299,12 +294,35 @@ def _known(values: Sequence[ValueCalls], places: Sequence[int]) -> set[str]:
     return {repr([value.values[i] for i in places]) for value in values}
 
 
-def held_values(
+def keep_to_values(outcome: Outcome, calls: Calls, session: Session) -> bool:
+    """Keeps a program to the texts and floats for which it is known to agree with the model.
+    Returns whether it agrees for all recorded ones.
+
+    Args:
+        outcome: the program, which is kept to its values, and the attempt, whose rows are changed.
+        calls: of the tape.
+        session: runs calls.
+    """
+    program = outcome.program
+    variant = program.variant
+    if not _constants_that_vary(variant):
+        return True
+    values = calls_by_value(variant, calls, session.sorter)
+    serves_all = serves_all_values(outcome, calls, session)
+    variant.constant_scalars = _held_values(program, values, serves_all=serves_all)
+    for row, seen in variant.rows.items():
+        own = session.sorter.sorted(session.find(seen.first).record.inputs)
+        if not serves_all and rejects_constants(variant, own) is not None:
+            outcome.attempt.rows[row] = "rejected"
+    return serves_all
+
+
+def _held_values(
     program: Program, values: Sequence[ValueCalls], *, serves_all: bool
 ) -> dict[int, tuple[Any, ...]]:
-    """The values that a program is for, of each text and float that is a constant of it: a text
-    may be any, if none made a difference. A float that Python reads, for it is no input, may be one
-    that calls had.
+    """The values that a program is for, of each text and float that is a constant of it. A text may
+    be any, if none made a difference. A float may be one that calls had: since it could not be an
+    input, Python reads it.
 
     Args:
         program: what was traced.
@@ -312,7 +330,7 @@ def held_values(
         serves_all: whether the program does what the model does with all of them.
     """
     variant, held = program.variant, dict(program.variant.constant_scalars)
-    for i in constants_that_vary(variant):
+    for i in _constants_that_vary(variant):
         if not serves_all:
             held[i] = (program.plan.template.scalars[i],)
         elif variant.group.layout.scalars[i].kind not in ("str", "bytes"):
