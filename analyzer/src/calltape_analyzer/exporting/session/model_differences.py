@@ -145,8 +145,9 @@ def calls_with_hidden_state(
         return all(leaf.key for leaf in session.find(variant.rows.first).record.inputs.facts())
 
     own, others = (list(filter(has_all_values, some)) for some in (variants, others))
+    own.reverse()  # decode steps cost less, and the last one need not run again:
     row = [variant for variant in own for _ in range(2)] + others[:_MAX_BETWEEN]
-    row += own if len(row) > 2 else []
+    row += own if others else own[:-1]  # it ran after all others
     known: dict[CallRef, dict[str, Any]] = {}
 
     def differs(place: int, _: Any) -> bool:
