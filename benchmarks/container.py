@@ -48,6 +48,7 @@ STRUCTURE = encode_structure(
         },
         "leaves": 2,
         "scalars": 0,
+        "context": {"grad": False, "training": False},
     }
 )
 OUTPUT = encode_structure({"root": {"kind": "tensor", "leaf": 0}, "leaves": 1, "scalars": 0})
@@ -63,9 +64,13 @@ def _calls(count: int, nbytes: int = 0) -> list[NewCall]:
     for number in range(count):
         shape = (1 + number % 7, 3 + number % 11)
         if shape not in sides:
-            leaf = {"dtype": "float32", "shape": list(shape), "missing": "policy"}
-            inputs = {"structure": STRUCTURE, "leaves": encode_leaves([leaf, leaf])}
-            outputs = {"structure": OUTPUT, "leaves": encode_leaves([leaf])}
+            first, second, output = (
+                {"dtype": "float32", "shape": list(shape)}
+                | ({"key": name} if nbytes else {"missing": "policy"})
+                for name in ("args.0", "args.1", "outputs")
+            )
+            inputs = {"structure": STRUCTURE, "leaves": encode_leaves([first, second])}
+            outputs = {"structure": OUTPUT, "leaves": encode_leaves([output])}
             key = signature_of(inputs["structure"], inputs["leaves"], pack([]))
             sides[shape] = inputs, outputs, key
         inputs, outputs, key = sides[shape]
