@@ -8,7 +8,6 @@ itself, so that a reader that begins at the end of the file finds its beginning.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
 from collections.abc import Iterable
 from operator import le, lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -173,11 +172,6 @@ class Index:
             self.offsets[at], self.calls[at], self.lows[at], self.highs[at],
             self.firsts_ns[at], self.lasts_ns[at],
         )  # fmt: skip
-
-    def position(self, offset: int) -> int | None:
-        """The position of the group at this offset; None if there is none."""
-        at = bisect_left(self.offsets, offset)
-        return at if at < len(self) and self.offsets[at] == offset else None
 
 
 class End(Record):

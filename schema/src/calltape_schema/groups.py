@@ -402,6 +402,7 @@ _REQUIRED_FLAGS = 0xFFFF0000 & ~_KNOWN_FLAGS
 """A reader that does not know one of these cannot read the call; one that does not know another
 one can."""
 _CONTRADICTION = "the table of a group contradicts itself"
+_PARTS, _NO_GROUP = 5, "not a group [tape, place, width, table, documents]"
 
 
 class Opened(NamedTuple):
@@ -432,23 +433,20 @@ def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
         TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
     found = unpack(content, MAX_MEMBER_BYTES)
-    parts: list[Any] = list(found[:5]) if is_array(found) else []
-    try:
-        tape_id, place, width, *sections = parts
-        (stated,) = _OFFSET.unpack(place)
-    except (TypeError, ValueError, struct.error):  # another form, such as text in place of bytes
-        raise TapeError("damaged", "not a group [tape, place, width, table, documents]") from None
-    if len(sections) != 2 or type(tape_id) is not bytes or type(width) is not int:
-        raise TapeError("damaged", "not a group [tape, place, width, table, documents]")
+    if not is_array(found) or len(found) < _PARTS:
+        raise TapeError("damaged", _NO_GROUP)
+    tape_id, place, width, table, documents = found[:_PARTS]
+    is_form = type(tape_id) is type(place) is bytes and len(place) == _OFFSET.size
+    if not is_form or type(width) is not int:
+        raise TapeError("damaged", _NO_GROUP)
+    (stated,) = _OFFSET.unpack(place)
     if tape not in (None, tape_id):
         raise TapeError("damaged", "a group belongs to another tape")
     if stated != offset:
         reason = f"a group of byte {stated} is here: a copy of it, or bytes within a tensor"
         raise TapeError("damaged", reason)
-    table, documents = (
-        section_of(one, f"the {what} of a group")
-        for one, what in zip(sections, ("table", "records"), strict=True)
-    )
+    table = section_of(table, "the table of a group")
+    documents = section_of(documents, "the records of a group")
     if not CALL_BYTES <= width <= MAX_WIDTH:
         raise TapeError("invalid", f"the entries of a table have {width} bytes")
     allowed = min(most(MAX_GROUP_CALLS) * width, most(MAX_TABLE_INFLATION) * len(table.data))

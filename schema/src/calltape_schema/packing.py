@@ -198,9 +198,7 @@ def unpack(data: bytes | memoryview, bound: int = MAX_DOCUMENT_BYTES) -> Any:
     """
     if len(data) > bound and len(data) > most(bound):
         raise TapeError("limit", f"a document has {len(data)} bytes (at most {most(bound)})")
-    if len(data) > _COUNT_FROM_BYTES or (
-        b"\xff" in (data if type(data) is bytes else bytes(data)) and _TIMESTAMP.search(data)
-    ):
+    if len(data) > _COUNT_FROM_BYTES or _TIMESTAMP.search(data):
         _count_values(data)
     try:
         try:
@@ -237,10 +235,11 @@ _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2
 _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
-_EXTENSIONS = {**dict.fromkeys(range(0xD4, 0xD9), 0), 0xC7: 1, 0xC8: 2, 0xC9: 4}
-"""By the first byte of an extension, how many bytes are before its type."""
-_TIMESTAMP = re.compile(rb"[\xd4-\xd8]\xff|\xc7.\xff|\xc8..\xff|\xc9....\xff", re.DOTALL)
-"""How extensions of the type -1 begin, of which a decoder makes timestamps without asking."""
+_TIMESTAMP = re.compile(
+    rb"\xff(?:(?<=[\xd4-\xd8].)|(?<=\xc7..)|(?<=\xc8...)|(?<=\xc9.....))", re.DOTALL
+)
+"""How extensions of the type -1 begin, of which a decoder makes timestamps without asking. The type
+comes first, because there are few such bytes: each group is searched."""
 
 
 def _count_values(data: bytes | memoryview) -> None:
@@ -252,17 +251,20 @@ def _count_values(data: bytes | memoryview) -> None:
         first = data[position]
         position += 1
         found += 1
-        at = position + _EXTENSIONS.get(first, end)  # of the type, if it is an extension
-        if at < end and data[at] == 0xFF:
-            raise TapeError("unsupported", "a document has extension type -1")
         if 0xA0 <= first <= 0xBF:
             position += first & 0x1F
         elif first in _FIXED:
+            if first >= 0xD4:
+                _expect_no_timestamp(data, position)
             position += _FIXED[first]
         elif first in _SIZED:
             width = _SIZED[first]
             length = int.from_bytes(data[position : position + width], "big")
-            position += width + length + (1 if 0xC7 <= first <= 0xC9 else 0)
+            position += width
+            if 0xC7 <= first <= 0xC9:
+                _expect_no_timestamp(data, position)
+                position += 1
+            position += length
         elif 0x80 <= first <= 0x9F:
             announced += (first & 0xF) * (1 if first >= 0x90 else 2)
         elif first in _COUNTED:
@@ -273,6 +275,12 @@ def _count_values(data: bytes | memoryview) -> None:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
         if announced > allowed:
             raise TapeError("limit", f"a document has more than {allowed} values")
+
+
+def _expect_no_timestamp(data: bytes | memoryview, at: int) -> None:
+    """Raises if the type of an extension, which is here, is that of a timestamp."""
+    if at < len(data) and data[at] == 0xFF:
+        raise TapeError("unsupported", "a document has extension type -1")
 
 
 def seal_envelope(payload: bytes) -> bytes:

@@ -126,9 +126,11 @@ class Scan:
         """Whether the inputs of a call have ranges."""
         return bool(self.places[at] >> 32 & HAS_RANGES)
 
-    def signature(self, at: int) -> int:
-        """The signature of the inputs of a call."""
-        return self._lows[at] | self._highs[at] << 64
+    def inputs_number(self, at: int) -> int:
+        """A number that is equal for calls of equal inputs that both raised, or both did not: the
+        signature of the inputs, and below it one bit."""
+        raised = self.places[at] >> 32 & RAISED == RAISED
+        return self._lows[at] << 1 | self._highs[at] << 65 | raised
 
     def position(self, number: int) -> int | None:
         """The position of a call; None if there is none of this number."""
@@ -166,8 +168,7 @@ class Scan:
             try:
                 if is_group(found.name):
                     waiting, self._blob, self._blob_bytes = self._blob_bytes, None, 0
-                    self._add_hidden(found.offset)
-                    self._add_group(found)
+                    self._add_group(found, self._add_hidden(found.offset))
                     self.tensor_bytes += waiting
                 elif found.name[:6] == "blobs/":
                     self._blob_bytes += found.size
@@ -222,10 +223,13 @@ class Scan:
         elif self._blob is None:
             self._blob = error.offset
 
-    def _add_group(self, member: Member) -> None:
+    def _add_group(self, member: Member, at: int | None) -> None:
+        """Adds the calls of a group, which has this position in the index."""
         group = opened(member_content(self._read, member), member.offset, self._tape)
+        if at is None and self._index is not None:
+            # Bytes inside a damaged tensor that look like a group.
+            raise TapeError("damaged", "the index of the tape does not have this group here")
         table, size = group.table, group.documents.size
-        at = self._indexed(member.offset)
         first = len(self.numbers)
         if len(table) == CALL_BYTES:  # nearly each group of a paced recording
             number, time, place, low, high = only_entry(table, size)
@@ -270,15 +274,6 @@ class Scan:
         for number in numbers:
             self._numbers_before.add(number)
 
-    def _indexed(self, offset: int) -> int | None:
-        """The position of a group in the index; None if there is no index."""
-        if self._index is None:
-            return None
-        at = self._index.position(offset)
-        if at is None:  # bytes inside a damaged tensor that look like a group
-            raise TapeError("damaged", "the index of the tape does not have this group here")
-        return at
-
     def _compare(self, at: int | None, calls: int, spans: tuple[int, int, int, int]) -> None:
         """Compares a group with what the index says of it.
 
@@ -307,19 +302,23 @@ class Scan:
             self._compare_table(end, is_whole=is_whole)
         self._compare_counts(end, is_whole=is_whole)
 
-    def _add_hidden(self, until: int) -> None:
+    def _add_hidden(self, until: int) -> int | None:
         """Adds the groups before an offset that the index has and the walk did not come to: the
         member before them says that it is larger than it is. Whoever begins at the end finds them
-        as well. None may reach into the next one, or all together could be read many times."""
+        as well. None may reach into the next one, or all together could be read many times.
+
+        Returns:
+            The position in the index of the group at that offset; None if it has none.
+        """
         index = self._index
-        while index is not None and self._passed < len(index):
+        while index is not None and self._passed < len(index.offsets):
             at = self._passed
             offset = index.offsets[at]
             if offset > until:
-                return
+                break
             self._passed += 1
             if offset == until:  # the walk is there
-                return
+                return at
             if self._group_is_found[at]:
                 continue
             if offset % BLOCK:  # no member begins there
@@ -329,7 +328,7 @@ class Scan:
                 found = parse_header(self._read(offset, BLOCK), offset)
                 if found is None or not is_group(found.name) or found.end > after:
                     continue
-                self._add_group(found)
+                self._add_group(found, at)
             except TapeError as error:
                 if error.kind in ("closed", "io"):
                     raise
@@ -338,6 +337,7 @@ class Scan:
             named = index.entry(at).named
             reason = f"{named}: by the index of the tape here, within another member"
             self.report(TapeError("damaged", reason, member=found.name, offset=offset))
+        return None
 
     def _lose(self, entry: IndexEntry, damage_at: int | None) -> None:
         """Says which calls were in a group that was not found. If damage is known there, which

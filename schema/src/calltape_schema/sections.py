@@ -110,14 +110,17 @@ class Section(NamedTuple):
         return self.data
 
 
+_PARTS = len(Section._fields)
+
+
 def section_of(value: Any, what: str) -> Section:
     """A section from its decoded array, whose checksum holds. Errors call it ``what``.
 
     Raises:
         TapeError: ``damaged``.
     """
-    if is_array(value) and len(value) >= len(Section._fields):
-        codec, size, checksum, data = value[: len(Section._fields)]
+    if is_array(value) and len(value) >= _PARTS:
+        codec, size, checksum, data = value[:_PARTS]
         is_form = type(codec) is type(size) is type(checksum) is int and type(data) is bytes
         if is_form and codec >= 0 and size >= 0:
             if crc32(data) != checksum:

@@ -467,7 +467,7 @@ class Segment:
     def _recorded_inputs(self) -> Iterator[SeenInputs]:
         self._expect_sound()
         order = self._sound_order()
-        numbers = list(map(self.inputs_number, order))
+        numbers = list(map(self.scan().inputs_number, order))
         counts = Counter(numbers)
         last = dict(zip(numbers, order, strict=True))
         for position, number in zip(order, numbers, strict=True):
@@ -486,7 +486,7 @@ class Segment:
     def inputs_number(self, position: int) -> int:
         """A number that is equal for calls of equal inputs that both raised, or both did not. No
         record is decoded for this."""
-        return self.scan().signature(position) << 1 | self.scan().raised(position)
+        return self.scan().inputs_number(position)
 
     def check_table(self) -> None:
         """Compares the documents in the table of the end with the format, and its ranges with those
@@ -511,15 +511,15 @@ class Segment:
         """The ranges of integers, by :meth:`inputs_number` and leaf. Those of all calls are
         compared with the table."""
         if self._ranges is None:
-            self._ranges = {}
+            self._ranges, scan = {}, self.scan()
             for at in self._sound_order():
-                if self.scan().has_ranges(at) and not self.scan().raised(at):
-                    spans = self._ranges.setdefault(self.inputs_number(at), {})
-                    offset, there = self.scan().place(at)
+                if scan.has_ranges(at) and not scan.raised(at):
+                    spans = self._ranges.setdefault(scan.inputs_number(at), {})
+                    offset, there = scan.place(at)
                     widen(spans, self.reader.group(offset).ranges_of(there))
             unsound = self.checks.has_unsound
-            has_all = len(self._order or ()) == len(self.scan())
-            if has_all and self._table is not None and not (self.scan().damage or unsound):
+            has_all = len(self._order or ()) == len(scan)
+            if has_all and self._table is not None and not (scan.damage or unsound):
                 by_key: dict[int, dict[int, tuple[int, int]]] = {}
                 for number, spans in self._ranges.items():
                     every = [(leaf, *span) for leaf, span in spans.items()]
