@@ -16,6 +16,7 @@ from calltape_analyzer.exporting.exporter import Exporter, Merging
 from calltape_analyzer.exporting.inspection.arguments import (
     ModelAliases,
     aliases_read,
+    grads_read,
     key_orders_read,
     modes_read,
     sharing_unread,
@@ -201,6 +202,10 @@ class ProgramSearch:
             variants = self._sorted()
             self.all_notes.append(notes.AskedModes(tuple(sorted(modes))))
         seconds = session.budget.within(session.probing.seconds)
+        if grads := grads_read(session, self._traceable(variants), seconds):
+            session.sorter.separate_by(grad_paths=grads)
+            variants = self._sorted()
+            self.all_notes.append(notes.GradsRead(tuple(sorted(grads))))
         if unshared := sharing_unread(session, self._traceable(variants), seconds):
             session.sorter.ignore_sharing(unshared)
             variants = self._sorted()

@@ -148,7 +148,7 @@ Size = Annotated[int, Field(ge=0, lt=2**63)]
 Shape = Annotated[Many[Size], Field(max_length=64)]
 Dtype = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 SavedColumn = Annotated[Column, _of(Column, tuple[Place, Axis | None])]
-Facts = Many[Annotated[TensorFacts, _of(TensorFacts, tuple[Dtype, Axis, Name, Name])]]
+Facts = Many[Annotated[TensorFacts, _of(TensorFacts, tuple[Dtype, Axis, Name, Name, bool | None])]]
 AllShared = Annotated[
     Many[Annotated[Shared, _of(Shared, tuple[Place, Place, bool])]],
     Field(max_length=_MAX_LEAVES),

@@ -326,6 +326,12 @@ class StridesRead(Note, code="strides_read"):
     names: Names
 
 
+class GradsRead(Note, code="grads_read"):
+    """The model reads whether tensors require gradients."""
+
+    names: Names
+
+
 class AskedFacts(Note, code="queried_facts"):
     """The model's code queries facts about tensors that no program gets."""
 

@@ -316,6 +316,9 @@ def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
             found[_Key("rank", path)] = _Phrase(f"{path} of rank {facts.rank}", told)
         if facts.memory:
             found[_Key("memory", path)] = _Phrase(f"{path} {facts.memory}", told)
+        if facts.grad is not None:
+            grad = f"{path} requires_grad={facts.grad}"
+            found[_Key("grad", path)] = _Phrase(grad, told)
     for pair in variant.group.key.shared:
         text = pair.text(layout.tensors)
         both = layout.tensors[pair.one], layout.tensors[pair.other]

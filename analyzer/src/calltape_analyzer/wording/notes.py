@@ -263,6 +263,10 @@ WORDS = {
         f"the model reads the strides of {joined(note.names, 5)}: a program takes the layout in "
         "memory that it was traced with"
     ),
+    notes.GradsRead: lambda note: (
+        f"the model reads requires_grad of {joined(note.names, 5)}: a program takes tensors of "
+        "which it is as in the calls that it was traced for"
+    ),
     notes.AskedFacts: lambda note: (
         f"the model's code asks for {joined(note.asked, 5)}: a program does not get this from its "
         "arguments, and calltape did not test whether results depend on it"
