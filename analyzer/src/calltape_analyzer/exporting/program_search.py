@@ -212,7 +212,9 @@ class ProgramSearch:
         if ordered := key_orders_read(session, self._traceable(variants), seconds):
             session.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
-            self.all_notes.append(notes.KeyOrders(tuple(sorted(ordered))))
+            scalars = {str(place) for one in variants for place in one.group.layout.scalars}
+            if dicts := ordered - scalars:
+                self.all_notes.append(notes.KeyOrders(tuple(sorted(dicts))))
         traceable = self._traceable(variants)
         laid_out = strides_read(session, traceable, self.tape.calls, seconds)
         self._aliases = aliases_read(session, traceable, seconds)

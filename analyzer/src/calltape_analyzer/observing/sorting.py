@@ -84,8 +84,8 @@ class CallSorter:
         layout_paths: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
         grad_paths: the paths of the tensors whose ``requires_grad`` the model reads: likewise.
-        ordered: the paths of the plain dicts of which the model reads the order of the keys:
-            likewise.
+        ordered: the paths of the plain dicts of which the model reads the order of the keys, and
+            of the scalars of which it reads the class: likewise.
         ignored_sharing: the pairs of paths of tensors of which it does not matter to the model
             whether they are one object, or share memory.
         training_modes: the modes of the model (True for training) that calls so far were in.
@@ -112,7 +112,7 @@ class CallSorter:
     ) -> None:
         """From now on, calls in other modes, with other layouts in memory or another
         ``requires_grad`` of the tensors with these paths, and with another order of the keys of
-        such dicts, are in other groups as well."""
+        such dicts, or scalars of another class, are in other groups as well."""
         self.modes |= frozenset(modes)
         self.layout_paths |= frozenset(layout_paths)
         self.grad_paths |= frozenset(grad_paths)

@@ -4,7 +4,8 @@
   the strides are conditions of the programs (``CallSorter.laid_out``).
 - The order of keys: dicts are passed in the opposite order, which matters to
   ``torch.cat(list(features.values()))``. Then it is part of the structure
-  (``CallSorter.ordered``).
+  (``CallSorter.ordered``). So is the class of a number to ``isinstance(n, int)``, which is not true
+  of numpy's.
 - The mode of the caller: a call runs with and without gradients or inference mode.
 - ``requires_grad``: a call runs with tensors that require gradients, and with the same that do not.
 - Identity: arguments that are one object or share memory are replaced by equal copies. If the
@@ -46,6 +47,7 @@ from calltape_analyzer.observing.layout import turned_around
 from calltape_analyzer.observing.memory_layout import CONTIGUOUS, layout_in_memory
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import Question
+from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.pytree.memory import (
     Place,
     contiguous,
@@ -398,18 +400,26 @@ def _expanded(tensor: Any) -> Any:
 def key_orders_read(
     session: Session, variants: Sequence[VariantFacts], seconds: float
 ) -> frozenset[str]:
-    """The paths of the dicts whose key order changes what the model returns, or whether it raises.
+    """The paths of the dicts whose key order changes what the model returns, or whether it raises;
+    and those of the numbers for which it matters whether they are numpy's.
 
     Args:
         session: has the model.
-        variants: whose first calls run, if they have a dict with several keys. Of very many
-            variants, only the first ones.
+        variants: whose first calls run, if they have a dict with several keys, or a number. Of very
+            many variants, only the first ones.
         seconds: how long the runs of one variant may take.
     """
     found: set[str] = set()
 
     def unread(variant: VariantFacts) -> list[str]:
-        return [path for path in variant.group.layout.unordered if path not in found]
+        layout = variant.group.layout
+        numbers = (
+            str(place)
+            for place in layout.scalars
+            if place.kind in ("int", "float", "complex")
+            and not is_cache_argument(place.argument, layout.nodes[place.argument])
+        )
+        return [path for path in (*layout.unordered, *numbers) if path not in found]
 
     def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
         layout = turned_around(plan.template.layout, some)
