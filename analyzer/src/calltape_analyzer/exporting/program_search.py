@@ -196,7 +196,9 @@ class ProgramSearch:
         traceable = self._traceable(variants)
         # A call or two of each show what the model queries, and whether it is the recorded one.
         if not session.budget.is_spent:
-            self._differences = differences_from_tape(session, traceable, observe=True)
+            self._differences = differences_from_tape(
+                session, traceable, self.tape.calls, observe=True
+            )
         if modes := modes_read(session, self._traceable(variants)):
             session.sorter.separate_by(modes)
             variants = self._sorted()
@@ -253,7 +255,9 @@ class ProgramSearch:
             or any(session.observation(ref) is None for ref in telling_calls(variant))
         ]
         if doubtful and not session.budget.is_spent:
-            self._differences = differences_from_tape(session, doubtful, observe=False)
+            self._differences = differences_from_tape(
+                session, doubtful, self.tape.calls, observe=False
+            )
         if self._differences and all(self._differences_in(variant) for variant in variants):
             raise ExportError(
                 f"nothing could be exported: {self._other_model(self._differences)}",
