@@ -42,7 +42,7 @@ class Unwritten(Note, code="unwritten"):
 
     Attributes:
         name: of the argument.
-        is_returned: whether its new values are in the result.
+        is_returned: whether its new values are in the result, from where a call writes them back.
     """
 
     name: str

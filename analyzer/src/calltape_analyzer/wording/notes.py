@@ -76,7 +76,7 @@ def _state_lost(note: notes.StateLost) -> str:
 
 def _unwritten(note: notes.Unwritten) -> str:
     what = f"leaves {note.name} as it was, which the model changes in place"
-    returned = " and returns: its new values are in the result only" * note.is_returned
+    returned = " and returns: calls through calltape write the result there" * note.is_returned
     return f"{what}{returned}"
 
 
