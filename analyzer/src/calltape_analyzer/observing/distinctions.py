@@ -52,11 +52,13 @@ class FixedValue(NamedTuple):
         place: argument and path.
         kind: of the node.
         text: the value for people.
+        varies: whether it is that of one call, and selects no program.
     """
 
     place: str
     kind: str
     text: str
+    varies: bool = False
 
 
 def structure_values(layout: ArgumentLayout, within: str = "") -> Iterator[FixedValue]:
@@ -109,7 +111,7 @@ def fixed_values(group: Group, within: str = "") -> Iterator[FixedValue]:
     for place, value in group.fixed():
         yield FixedValue(str(place), place.kind, shown_constant(value))
     for place in group.varying:
-        yield FixedValue(str(place), place.kind, "varies from call to call")
+        yield FixedValue(str(place), place.kind, "varies from call to call", varies=True)
     yield from structure_values(group.layout, within)
 
 
