@@ -202,6 +202,13 @@ def test_ints_and_constants(tmp_path: Path) -> None:
         explained(path, "n", 0)
 
 
+def test_a_float_that_varies_is_no_constant(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", [{"x": ZEROS(2), "t": t} for t in (0.5, 1.5, 2.5)])
+    (part,) = explained(path, "t").parts
+    assert part.varies
+    assert str(explained(path, "t")).endswith("calls with other values are of the same variant")
+
+
 @pytest.mark.parametrize(
     ("calls", "where", "warning"),
     [

@@ -194,7 +194,7 @@ def _parts_of(reasons: _VariantReasons, text: str) -> list[PartExplanation]:
             dimensions = (reasons.dimension(column),)
             found.append(reasons.part(str(place), "int", dimensions=dimensions))
     found += (
-        reasons.part(value.place, value.kind, value=value.text)
+        reasons.part(value.place, value.kind, value=value.text, varies=value.varies)
         for value in fixed_values(group, text)
         if _is_below(value.place, text)
     )
@@ -321,6 +321,7 @@ class _VariantReasons:
         *,
         dtype: str | None = None,
         value: str | None = None,
+        varies: bool = False,
         dimensions: tuple[DimensionExplanation, ...] = (),
     ) -> PartExplanation:
         """What this variant has at a place."""
@@ -334,6 +335,7 @@ class _VariantReasons:
             kind=kind,
             dtype=dtype,
             value=value,
+            varies=varies,
             dimensions=dimensions,
             address=self.tape.calls.address_of(self.facts.all_rows.first),
             context=context.separating() if is_told else None,

@@ -106,6 +106,7 @@ class PartExplanation(PlainData):
         kind: ``tensor``, ``int``, ``float``, ``bool``, ``list``, ...
         dtype: of a tensor.
         value: of a constant, as text.
+        varies: whether it is a text or a number that varies from call to call.
         dimensions: those of a tensor; a single one for an int.
         layouts: of a tensor, how many calls had which layout in memory, as in
             :class:`~calltape_analyzer.TensorFinding`.
@@ -120,6 +121,7 @@ class PartExplanation(PlainData):
     kind: str
     dtype: Text | None = None
     value: Text | None = None
+    varies: bool = False
     dimensions: tuple[DimensionExplanation, ...] = ()
     address: str | None = None
     layouts: tuple[LayoutSeen, ...] = ()
@@ -134,7 +136,9 @@ class PartExplanation(PlainData):
         calls = f"{counted(self.calls, 'call')}, {first}"
         calls += "" if self.context is None else f", {self.context}"
         yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
-        if self.value is not None and not self.dimensions:
+        if self.varies:
+            yield "  calls with other values are of the same variant"
+        elif self.value is not None and not self.dimensions:
             yield "  constant: calls with another value are another variant"
         if (layouts := layouts_in_words(self.layouts)) is not None:
             yield f"  layout in memory: {layouts}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -351,3 +352,50 @@ def test_keyword_arguments_have_an_order_too(tmp_path: Path) -> None:
     assert torch.equal(programs(**given), model(**given))
     with pytest.raises(NoVariant, match="keyword arguments come in another order"):
         programs(**features(5, "ab"))
+
+
+class NumpyOnly(torch.nn.Module):
+    def forward(self, x: Any, t: float) -> Any:
+        return x * t if hasattr(t, "dtype") else x + 100
+
+
+class PlainInts(torch.nn.Module):
+    def forward(self, x: Any, t: Any) -> Any:
+        return x[:t] if isinstance(t, int) else x + 100
+
+
+@pytest.mark.parametrize(
+    ("model", "plain", "other"),
+    [(NumpyOnly(), float, np.float64), (PlainInts(), int, np.int64)],
+    ids=["float", "int"],
+)
+def test_a_number_of_numpy_is_another_one_to_a_model_that_asks(
+    model: Any, plain: Any, other: Any, tmp_path: Path
+) -> None:
+    for number, classes in enumerate([[plain], [other], [plain, other]]):
+        calls = [call(torch.ones(n, 2), one(n - 1)) for one in classes for n in (3, 4)]
+        tape = taped(tmp_path, model, calls, name=f"{number}.tape")
+        assert replay(tape, model).ok
+        programs = export(tape, model)
+        assert programs.verify().ok
+        programs.save(tmp_path / f"{number}")
+        for each in (programs, load_programs(tmp_path / f"{number}", trusted=True)):
+            for one in (plain, other):
+                if one in classes:
+                    x = torch.ones(5, 2)
+                    assert torch.equal(each(x, one(2)), model(x, one(2)))
+                else:
+                    with pytest.raises(NoVariant, match=f"t is of class {one.__name__}, not "):
+                        each(torch.ones(5, 2), one(2))
+
+
+def test_a_number_of_numpy_is_like_any_other_to_most_models(tmp_path: Path) -> None:
+    model = Scaled()
+    tape = taped(tmp_path, model, [call(torch.ones(n, 2), float(n)) for n in (3, 4)])
+    programs = export(tape, model)
+    assert torch.equal(programs(torch.ones(5, 2), np.float32(2.5)), torch.full((5, 2), 2.5))
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: Any, t: float) -> Any:
+        return x * t

@@ -381,6 +381,25 @@ def test_a_call_of_another_variant_may_leave_it(tmp_path: Path) -> None:
     assert why.names == ("prompt",)
 
 
+class LongestByNow(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest = 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.longest = max(self.longest, x.shape[0])
+        return x * self.longest
+
+
+def test_a_result_that_only_a_call_between_explains_is_of_state(tmp_path: Path) -> None:
+    """The first and the last size leave nothing when they are run, which looks like other
+    weights."""
+    calls = [call(t(n, 3)) for n in (3, 6, 4)]
+    with pytest.raises(ExportError, match=r"left in it \(longest\)") as found:
+        export(taped(tmp_path, LongestByNow(), calls), LongestByNow())
+    assert "other weights" not in str(found.value)
+
+
 @pytest.mark.integration
 def test_a_cache_that_a_model_keeps_for_itself_is_state(tmp_path: Path) -> None:
     from transformers import DynamicCache

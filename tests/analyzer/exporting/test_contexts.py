@@ -238,6 +238,40 @@ def test_a_call_in_a_mode_that_was_not_recorded_is_refused(tmp_path: Path) -> No
             each(t(3, 4))
 
 
+class AskingLeaf(Model):
+    def forward(self, x):
+        return x * 2 if x.requires_grad else x * 3
+
+
+class AskingBoth(Model):
+    def forward(self, x):
+        return x * 2 if torch.is_grad_enabled() and x.requires_grad else x * 3
+
+
+@pytest.mark.parametrize("recorded", [(False,), (True,), (True, False)])
+@pytest.mark.parametrize("model", [AskingLeaf, AskingBoth])
+def test_requires_grad_separates_calls_of_a_model_that_asks_for_it(
+    tmp_path: Path, model: Any, recorded: Sequence[bool]
+) -> None:
+    module = model()
+    with record(module, tmp_path / "calls.tape"):
+        for wanted in recorded:
+            module(t(2, 4).requires_grad_(wanted))
+            module(t(5, 4).requires_grad_(wanted))
+    tape = open_tape(tmp_path / "calls.tape")
+    programs = export(tape, module)
+    assert programs.verify().ok
+    programs.save(tmp_path / "saved")
+    for each in (programs, load_programs(tmp_path / "saved", trusted=True)):
+        for wanted in (True, False):
+            x = t(3, 4).requires_grad_(wanted)
+            if wanted in recorded:
+                assert_same(module(x), each(x))
+            else:
+                with pytest.raises(NoVariant, match=f"x is set to requires_grad={wanted}"):
+                    each(x)
+
+
 def test_autocast_of_a_device_that_is_not_here_becomes_that_of_this_one() -> None:
     context = Context((("cuda", "float16"),), (("cuda", "float16"),))
     with as_called(context, "cpu"):

@@ -189,8 +189,17 @@ class Mutating(Model):
 
 def test_argument_that_is_written_to_and_returned(tmp_path: Path) -> None:
     calls = [call(t(n, 3), t(n, 3)) for n in (4, 6)]
-    (program,) = made(tmp_path, Mutating(), calls, [call(t(5, 3), t(5, 3))], to="onnx").values()
+    programs = made(tmp_path, Mutating(), calls, [call(t(5, 3), t(5, 3))], to="onnx")
+    (program,) = programs.values()
     assert Unwritten("state", is_returned=True) in program.notes
+    programs.save(tmp_path / "saved")
+    for each in (programs, load_programs(tmp_path / "saved")):
+        state = torch.ones(5, 3)
+        assert each(t(5, 3), state)[1] is state
+        assert torch.equal(state, torch.full((5, 3), 2.0))
+        # As of the model: elements that share memory cannot be written to.
+        with pytest.raises(RuntimeError, match="single memory location"):
+            each(t(5, 3), torch.ones(1, 3).expand(5, 3))
 
 
 def test_prefill_and_decode_become_one_model(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from calltape_analyzer import NoVariant, TapeError, export, load_programs
+from calltape_analyzer import (
+    NoVariant,
+    TapeError,
+    check,
+    export,
+    load_programs,
+    open_tape,
+    replay,
+)
 from calltape_analyzer.programs.notes import OpenFloats
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 
@@ -203,6 +211,15 @@ def test_saved_programs_take_any_float(tmp_path: Path) -> None:
     model = Bounds()
     made(tmp_path, model, calls()).save(tmp_path / "saved")
     assert_as_module(load_programs(tmp_path / "saved", trusted=True), model, calls(UNSEEN, 7))
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+def test_the_file_of_a_program_takes_the_recorded_floats(tmp_path: Path, to: str) -> None:
+    made(tmp_path, Bounds(), calls(), to=to).save(tmp_path / "saved")
+    (file,) = [one for one in (tmp_path / "saved").iterdir() if one.suffix in (".pt2", ".onnx")]
+    with open_tape(tmp_path / "calls.tape") as tape:
+        assert check(tape, file, trusted=True).ok
+        assert replay(tape, file, trusted=True).ok
 
 
 def test_a_saved_program_cannot_open_what_is_no_float(tmp_path: Path) -> None:

@@ -251,14 +251,22 @@ def test_rejection_reads_like_the_condition(guard: str, text: str) -> None:
     [
         ("Ne(u0, 1)", "a number that the values tell is not 1"),
         ("u4 >= 22", "a number that the values tell is at least 22"),
-        ("0 <= ((s27//u1))", "s27 // u1 is at least 0, where u1 follows from values"),
+        ("1.0 < zuf0", "a number that the values tell is more than 1.0"),
+        ("2*zuf0 <= 1.0", "a number that the values tell is at most 0.5"),
+        (
+            "Ne(ToFloat(floor(zuf0)), zuf0)",
+            "float(floor(number)) is not number, where number follows from values",
+        ),
+        ("Eq(ToFloat(s77), zuf0)", "float(size) is number, where number follows from values"),
+        ("0 <= ((s27//u1))", "size // number is at least 0, where number follows from values"),
         (
             "(1 <= ((s27//u1))) & (Eq(u2, u1))",
-            "s27 // u1 is at least 1, and u2 is u1, where u1 and u2 follow from values",
+            "size // number_1 is at least 1, and number_2 is number_1, "
+            "where number_1 and number_2 follow from values",
         ),
         (
             "(" * 400 + "u0" + ")" * 400,
-            "(" * 400 + "u0" + ")" * 400 + ", where u0 follows from values",
+            "(" * 400 + "number" + ")" * 400 + ", where number follows from values",
         ),
     ],
 )

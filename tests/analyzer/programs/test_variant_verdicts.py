@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,6 +149,64 @@ def test_a_program_for_one_number_takes_any_size(tmp_path: Path) -> None:
     assert verdict.scope == "recorded sizes only"
     assert "new calls need a recorded n, with any x[0]" in str(verdict)
     programs(torch.rand(11, 3), 2)
+
+
+def append(x: Any, state: Any) -> Any:
+    state.append(x * 2)
+    return x + 1
+
+
+def count(x: Any, state: Any) -> Any:
+    state["n"] += 1
+    return x + 1
+
+
+def keep(x: Any, state: Any) -> Any:
+    state.last = x
+    return x + 1
+
+
+CHANGED: dict[str, tuple[Any, Any]] = {
+    "list": (append, list),
+    "number": (count, lambda: {"n": 3}),
+    "attribute": (keep, lambda: SimpleNamespace(last=None)),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_an_argument_that_programs_do_not_change_makes_no_general_one(
+    kind: str, tmp_path: Path
+) -> None:
+    function, made = CHANGED[kind]
+    model = Function(function)
+    programs = exported(tmp_path, model, [call(torch.rand(n, 3), made()) for n in (2, 3, 5)])
+    assert not programs.verify().ok
+    (verdict,) = programs.verdicts
+    assert verdict.scope == "results only"
+    assert "new calls may have any x[0] (" in str(verdict)
+    assert str(verdict).endswith(
+        ", and the program leaves state as it was, which the model changes in place"
+    )
+    programs.save(tmp_path / "saved")
+    assert load_programs(tmp_path / "saved", trusted=True).verdicts == programs.verdicts
+
+
+def test_a_list_that_is_changed_and_returned_is_the_caller_s(tmp_path: Path) -> None:
+    model = Function(lambda x, state: (append(x, state), state))
+    programs = exported(tmp_path, model, [call(torch.rand(n, 3), []) for n in (2, 3, 5)])
+    assert programs.is_general
+    own: list[Any] = []
+    assert programs(torch.ones(7, 3), own)[1] is own
+    assert torch.equal(own[0], torch.full((7, 3), 2.0))
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any, state: Any) -> Any:
+        return self.function(x, state)
 
 
 def test_many_variants_have_a_line_for_each_scope() -> None:

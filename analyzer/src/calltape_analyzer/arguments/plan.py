@@ -54,6 +54,7 @@ __all__ = [
     "as_call",
     "as_passed",
     "derived_tensors",
+    "float_input",
     "form_of_result",
     "identifier",
     "nested_shapes",
@@ -161,7 +162,7 @@ class Plan:
             if leaf.kind == "tensor"
             else sample.scalars[leaf.index]
             if leaf.kind == "int"
-            else _as_tensor(sample.scalars[leaf.index])
+            else float_input(sample.scalars[leaf.index])
             for leaf in self.leaves
         ]
 
@@ -203,7 +204,8 @@ class Plan:
         return {name: form.fill(shape) for name, form in self.forms.items()}
 
 
-def _as_tensor(value: float) -> Any:
+def float_input(value: float) -> Any:
+    """A float as a program takes it: a float64 tensor without dimensions."""
     import torch
 
     return torch.tensor(value, dtype=torch.float64)

@@ -133,7 +133,8 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     }
     _fill_in(tree, read, lacking, room)
     scalars = placed.layout.scalars_of(tree.scalars)
-    found = {leaf: tensor.detach() for leaf, tensor in read.items()}
+    kept = {place.number for place in places if str(place) in sorter.grad_paths}
+    found = {leaf: one if leaf in kept else one.detach() for leaf, one in read.items()}
     tensors = [found[place.number] for place in places]
     if sorter.ignored_sharing:
         apart = {other for _, other in sorter.ignored_sharing}
@@ -278,6 +279,8 @@ def resized(
             made = tiled(tensor, shape, span, str(place), salt=salt)
         tensors.append(made.to(tensor.device))
     tensors = relaid_together(tensors, sample.tensors)
+    for tensor, old in zip(tensors, sample.tensors, strict=True):
+        tensor.requires_grad_(old.requires_grad)
     scalars = variant.with_ints(sample.scalars, ints)
     fit_offsets(variant.group.layout.nested, tensors, scalars)
     return Sample(tensors, scalars, sample.room)
@@ -296,9 +299,9 @@ def nudged(sample: Sample) -> Sample:
             step = torch.finfo(tensor.dtype).eps * (1 - 2 * sides).to(tensor.dtype)
             moved = torch.where(tensor.isfinite(), tensor + tensor * step, tensor)
             if is_apart(tensor.shape, tensor.stride()):
-                tensor.copy_(moved)  # it lies as it did
+                tensor.data.copy_(moved)  # it lies as it did
             else:
-                made.tensors[at] = moved
+                made.tensors[at] = moved.detach().requires_grad_(tensor.requires_grad)
     return made
 
 
@@ -372,6 +375,7 @@ def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
                 shape=tuple(int(size) for size in tensor.shape),
                 layout=str(tensor.layout).removeprefix("torch."),
                 strides=None if is_plain else places[i].strides,
+                requires_grad=tensor.requires_grad,
                 storage=storage,
                 offset=offset,
             )

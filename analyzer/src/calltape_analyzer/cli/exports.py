@@ -101,7 +101,7 @@ def export(
     the directory OUT. --to torch writes torch.export programs (.pt2); --to onnx writes ONNX models
     and runs them in ONNX Runtime. --force replaces only what an earlier export saved in OUT. The
     last lines say which new calls the programs of each variant will serve: general (all sizes),
-    recorded sizes only, or rejected (none).
+    recorded sizes only, results only (an argument is not changed), or rejected (none).
 
     \b
     calltape export runs/llm.tape --model my.models:llama --out exported/

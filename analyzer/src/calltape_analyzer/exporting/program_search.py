@@ -16,6 +16,7 @@ from calltape_analyzer.exporting.exporter import Exporter, Merging
 from calltape_analyzer.exporting.inspection.arguments import (
     ModelAliases,
     aliases_read,
+    grads_read,
     key_orders_read,
     modes_read,
     sharing_unread,
@@ -195,19 +196,27 @@ class ProgramSearch:
         traceable = self._traceable(variants)
         # A call or two of each show what the model queries, and whether it is the recorded one.
         if not session.budget.is_spent:
-            self._differences = differences_from_tape(session, traceable, observe=True)
+            self._differences = differences_from_tape(
+                session, traceable, self.tape.calls, observe=True
+            )
         if modes := modes_read(session, self._traceable(variants)):
             session.sorter.separate_by(modes)
             variants = self._sorted()
             self.all_notes.append(notes.AskedModes(tuple(sorted(modes))))
         seconds = session.budget.within(session.probing.seconds)
+        if grads := grads_read(session, self._traceable(variants), seconds):
+            session.sorter.separate_by(grad_paths=grads)
+            variants = self._sorted()
+            self.all_notes.append(notes.GradsRead(tuple(sorted(grads))))
         if unshared := sharing_unread(session, self._traceable(variants), seconds):
             session.sorter.ignore_sharing(unshared)
             variants = self._sorted()
         if ordered := key_orders_read(session, self._traceable(variants), seconds):
             session.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
-            self.all_notes.append(notes.KeyOrders(tuple(sorted(ordered))))
+            scalars = {str(place) for one in variants for place in one.group.layout.scalars}
+            if dicts := ordered - scalars:
+                self.all_notes.append(notes.KeyOrders(tuple(sorted(dicts))))
         traceable = self._traceable(variants)
         laid_out = strides_read(session, traceable, self.tape.calls, seconds)
         self._aliases = aliases_read(session, traceable, seconds)
@@ -246,7 +255,9 @@ class ProgramSearch:
             or any(session.observation(ref) is None for ref in telling_calls(variant))
         ]
         if doubtful and not session.budget.is_spent:
-            self._differences = differences_from_tape(session, doubtful, observe=False)
+            self._differences = differences_from_tape(
+                session, doubtful, self.tape.calls, observe=False
+            )
         if self._differences and all(self._differences_in(variant) for variant in variants):
             raise ExportError(
                 f"nothing could be exported: {self._other_model(self._differences)}",

@@ -65,9 +65,7 @@ from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.caller_objects import (
     as_traced,
-    changed_arguments,
     returned_arguments,
-    tensor_ids,
 )
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
@@ -96,13 +94,14 @@ class TraceResult:
         form: the template and the plain form of the result; None before the model returned.
         classes: of the objects in the result, by name.
         returned: the items of the result that are arguments, as of :attr:`Program.returned`.
-        changed: the arguments that hold other tensors afterwards, and are not returned.
+        written: the number of each tensor of the result that is an argument, and that of the
+            argument.
     """
 
     form: tuple[Template, PlainForm] | None = None
     classes: dict[str, type]
     returned: dict[str, str]
-    changed: list[str]
+    written: dict[int, int]
 
 
 class TracedModel(torch.nn.Module):
@@ -170,15 +169,15 @@ class TracedModel(torch.nn.Module):
         arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
         check_rebuilt(arguments.items(), self._plan.signature.may_lack)
         positional, named = as_call(arguments, self._plan.signature)
-        before = tensor_ids(arguments)
         with under_autocast(self._plan.context, self._device):
             returned = self._model[0](*positional, **named)
         self.result.returned = returned_arguments(returned, arguments)
-        self.result.changed = changed_arguments(before, arguments, self.result.returned)
-        return self._flattened(returned)
+        return self._flattened(returned, {id(one): number for number, one in tensors.items()})
 
-    def _flattened(self, returned: Any) -> Any:
+    def _flattened(self, returned: Any, passed: Mapping[int, int]) -> Any:
         template, tensors, self.result.classes = template_of_result(returned)
+        pairs = enumerate(map(id, tensors))
+        self.result.written = {place: passed[own] for place, own in pairs if own in passed}
         symbolic = {
             i: value
             for i, value in enumerate(template.scalars)
@@ -394,7 +393,7 @@ def trace(
     program.made_by = settings.strategy
     program.all_notes += [notes.EmptyAgrees()] if is_settled else []
     program.returned = traced.result.returned
-    program.all_notes += map(notes.Unwritten, traced.result.changed)
+    program.written = traced.result.written
     program.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
     program.note_state(dict.fromkeys(program.changed_state, ""))
     if settings.static and variant.symbols:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_called",
     "as_module",
+    "called",
     "detached",
     "device_of",
     "eager",
@@ -234,7 +235,18 @@ def eager(
 ) -> Any:
     """What the model returns for a sample, by default in the context of the variant's calls.
     ``within`` is around the call alone."""
-    arguments = plan.build(sample, classes, device)
+    return called(call, plan, plan.build(sample, classes, device), device, context, within)
+
+
+def called(
+    call: Callable[..., Any],
+    plan: Plan,
+    arguments: Mapping[str, Any],
+    device: str,
+    context: Context | None = None,
+    within: AbstractContextManager[Any] | None = None,
+) -> Any:
+    """The same for arguments by name, which the model may change."""
     args, kwargs = as_call(arguments, plan.signature)
     with as_called(context or plan.context, device, call), within or contextlib.nullcontext():
         return call(*args, **kwargs)

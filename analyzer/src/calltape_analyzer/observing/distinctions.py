@@ -31,6 +31,7 @@ from calltape_schema.tree import (
     ScalarNode,
     SequenceNode,
     TensorNode,
+    walk,
 )
 
 __all__ = [
@@ -51,11 +52,13 @@ class FixedValue(NamedTuple):
         place: argument and path.
         kind: of the node.
         text: the value for people.
+        varies: whether it is that of one call, and selects no program.
     """
 
     place: str
     kind: str
     text: str
+    varies: bool = False
 
 
 def structure_values(layout: ArgumentLayout, within: str = "") -> Iterator[FixedValue]:
@@ -108,7 +111,7 @@ def fixed_values(group: Group, within: str = "") -> Iterator[FixedValue]:
     for place, value in group.fixed():
         yield FixedValue(str(place), place.kind, shown_constant(value))
     for place in group.varying:
-        yield FixedValue(str(place), place.kind, "varies from call to call")
+        yield FixedValue(str(place), place.kind, "varies from call to call", varies=True)
     yield from structure_values(group.layout, within)
 
 
@@ -129,7 +132,8 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     for name, key in ours.items():
         if theirs[name] != key:
             nodes = group.layout.nodes[name], placed.layout.nodes[name]
-            return _unlike(name, *nodes, _value_in(placed)) or f"{name} has another structure"
+            found = _unlike(name, *nodes, _value_in(placed)) or _other_class(group, placed, name)
+            return found or f"{name} has another structure"
     places = group.layout.tensors
     for place, known, facts in zip(places, group.key.facts, placed.key.facts, strict=False):
         if known != facts:
@@ -239,6 +243,22 @@ def _unlike(path: str, known: Node, given: Node, value: Value) -> str | None:
     if ours_by.keys() != theirs_by.keys():
         return None
     return _first(path, [(label, one, theirs_by[label]) for label, one in ours_by.items()], value)
+
+
+def _other_class(group: Group, placed: SortedCall, name: str) -> str | None:
+    """The first scalar of an argument that is of another class."""
+    ours, theirs = (
+        {
+            node.scalar: _short(node.type or node.kind)
+            for node in walk(layout.nodes[name])
+            if isinstance(node, ScalarNode)
+        }
+        for layout in (group.layout, placed.layout)
+    )
+    for number, own in ours.items():
+        if number in theirs and theirs[number] != own:
+            return f"{group.layout.scalars[number]} is of class {theirs[number]}, not {own}"
+    return None
 
 
 def _first(path: str, pairs: Sequence[tuple[Any, Node, Node]], value: Value) -> str | None:

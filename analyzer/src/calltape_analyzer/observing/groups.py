@@ -95,23 +95,25 @@ class GroupKey(NamedTuple):
         )
 
 
-_WORDS = ("", "of rank ", "of layout ", "laid out in memory as ")
+_WORDS = ("", "of rank ", "of layout ", "laid out in memory as ", "set to requires_grad=")
 
 
 class TensorFacts(NamedTuple):
     """What is the same of a tensor in all calls of a program: dtype, rank, torch's layout, and if
-    the model reads it, the layout in memory by its name
-    (:func:`~calltape_analyzer.observing.memory_layout.layout_name`)."""
+    the model reads them, the layout in memory by its name
+    (:func:`~calltape_analyzer.observing.memory_layout.layout_name`) and ``requires_grad``."""
 
     dtype: str
     rank: int
     layout: str
     memory: str = ""
+    grad: bool | None = None
 
     @classmethod
-    def of(cls, leaf: Leaf, *, reads_memory: bool = False) -> TensorFacts:
+    def of(cls, leaf: Leaf, *, reads_memory: bool = False, reads_grad: bool = False) -> TensorFacts:
         memory = layout_in_memory(leaf) if reads_memory else ""
-        return cls(leaf.dtype, len(leaf.shape), leaf.layout, memory)
+        grad = leaf.requires_grad if reads_grad else None
+        return cls(leaf.dtype, len(leaf.shape), leaf.layout, memory, grad)
 
     def unlike(self, other: TensorFacts) -> str:
         """In what it differs from another one: ``float16, not int64, and of rank 3, not 2``."""

@@ -180,7 +180,8 @@ class ArgumentLayout:
         context: what the call ran in.
         defaults: the values of ints that vary from call to call and may be left out. Their numbers
             follow those of the scalars of the call.
-        ordered: the paths of plain dicts whose keys come in one order in all calls of the layout.
+        ordered: the paths of plain dicts whose keys come in one order in all calls of the layout,
+            and those of scalars that are of one class, such as ``numpy.float64``.
         unordered: those of the others with several keys; ``**`` stands for keyword arguments
             without a parameter of their own.
     """
@@ -282,7 +283,8 @@ def layout_of_inputs(
         signature: of the method that was called.
         renamed: gives the names of classes in this process.
         context: what the call ran in.
-        ordered: the paths of plain dicts of which the order of the keys counts.
+        ordered: the paths of plain dicts of which the order of the keys counts, and of scalars of
+            which the class counts.
     """
     given = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
     positional = [name for name, _ in given.positional]
@@ -432,7 +434,7 @@ class _Walk:
             self.scalars.append(where)
             name = self.renamed(node.type) if node.type else None
             made = node.model_copy(update={"scalar": len(self.scalars) - 1, "type": name})
-            return made, node.kind
+            return made, (node.kind, name) if str(where) in self.ordered else node.kind
         if isinstance(node, DictNode):
             lasting = self.data_keys().get(f"{self.argument}{path}")
             if lasting is not None:
@@ -518,11 +520,12 @@ def _in_order(node: DictNode) -> tuple[tuple[Any, ...], tuple[Node, ...]]:
 
 
 def turned_around(layout: ArgumentLayout, paths: Collection[str]) -> ArgumentLayout:
-    """A layout with the keys of some dicts in the opposite order. Leaves keep their numbers.
+    """A layout with the keys of some dicts in the opposite order, and with plain numbers instead of
+    numpy's or the other way round. Leaves keep their numbers.
 
     Args:
         layout: of a call.
-        paths: of :attr:`ArgumentLayout.unordered`.
+        paths: of :attr:`ArgumentLayout.unordered`, or of numbers.
     """
     nodes = {name: _turned(node, name, paths) for name, node in layout.nodes.items()}
     if VARIADIC in paths:
@@ -532,7 +535,12 @@ def turned_around(layout: ArgumentLayout, paths: Collection[str]) -> ArgumentLay
     return replace(layout, nodes=nodes)
 
 
+_OF_NUMPY = {"int": "numpy:int64", "float": "numpy:float64", "complex": "numpy:complex128"}
+
+
 def _turned(node: Any, path: str, paths: Collection[str]) -> Any:
+    if isinstance(node, ScalarNode) and path in paths:
+        return node.model_copy(update={"type": None if node.type else _OF_NUMPY.get(node.kind)})
     made = tuple(
         _turned(child, f"{path}.{label!s}", paths) for label, child in named_children(node)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from calltape_analyzer.observing.contexts import Context, Mode
@@ -82,8 +83,9 @@ class CallSorter:
             training if there are calls in training and in evaluation mode.
         layout_paths: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
-        ordered: the paths of the plain dicts of which the model reads the order of the keys:
-            likewise.
+        grad_paths: the paths of the tensors whose ``requires_grad`` the model reads: likewise.
+        ordered: the paths of the plain dicts of which the model reads the order of the keys, and
+            of the scalars of which it reads the class: likewise.
         ignored_sharing: the pairs of paths of tensors of which it does not matter to the model
             whether they are one object, or share memory.
         training_modes: the modes of the model (True for training) that calls so far were in.
@@ -94,6 +96,7 @@ class CallSorter:
     model: Any = None
     modes: frozenset[Mode] = frozenset()
     layout_paths: frozenset[str] = frozenset()
+    grad_paths: frozenset[str] = frozenset()
     ordered: frozenset[str] = frozenset()
     ignored_sharing: frozenset[tuple[str, str]] = frozenset()
     training_modes: set[bool] = field(default_factory=set, init=False)
@@ -104,12 +107,15 @@ class CallSorter:
         self,
         modes: Collection[Mode] = (),
         layout_paths: Collection[str] = (),
+        grad_paths: Collection[str] = (),
         ordered: Collection[str] = (),
     ) -> None:
-        """From now on, calls in other modes, with other layouts in memory of the tensors with these
-        paths, and with another order of the keys of such dicts, are in other groups as well."""
+        """From now on, calls in other modes, with other layouts in memory or another
+        ``requires_grad`` of the tensors with these paths, and with another order of the keys of
+        such dicts, or scalars of another class, are in other groups as well."""
         self.modes |= frozenset(modes)
         self.layout_paths |= frozenset(layout_paths)
+        self.grad_paths |= frozenset(grad_paths)
         self.ordered |= frozenset(ordered)
         self._layouts = Recent()
 
@@ -209,10 +215,11 @@ class CallSorter:
             objects: per leaf what is equal for one tensor only; a leaf is a tensor by default.
         """
         own = tuple(leaves[place.number] for place in layout.tensors)
-        read = self.layout_paths
+        read = self.layout_paths, self.grad_paths
+        names = list(map(str, layout.tensors)) if any(read) or self.ignored_sharing else []
         facts = tuple(
-            TensorFacts.of(leaf, reads_memory=bool(read) and str(place) in read)
-            for leaf, place in zip(own, layout.tensors, strict=True)
+            TensorFacts.of(leaf, reads_memory=name in read[0], reads_grad=name in read[1])
+            for leaf, name in zip_longest(own, names)
         )
         known_by = [
             None
@@ -224,7 +231,6 @@ class CallSorter:
         ]
         shared = shared_memory(own, known_by)
         if self.ignored_sharing and shared:
-            names = list(map(str, layout.tensors))
             is_known = self.ignored_sharing.__contains__
             shared = tuple(p for p in shared if not is_known((names[p.one], names[p.other])))
         others = layout.others

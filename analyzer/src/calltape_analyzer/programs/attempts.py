@@ -26,7 +26,7 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.comparison.reports import JsonText, Verdict
 from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.programs.notes import OpenFloats
+from calltape_analyzer.programs.notes import OpenFloats, Unwritten
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import (
     Because,
@@ -37,6 +37,7 @@ from calltape_analyzer.programs.reasons import (
     UntriedSize,
     Why,
 )
+from calltape_analyzer.text import joined
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.fields import Count, Many, Seconds
 
@@ -177,11 +178,12 @@ class Attempt(BaseModel):
         return self.ok and self.agreed == self.probed
 
 
-Scope = Literal["general", "recorded sizes only", "rejected"]
+Scope = Literal["general", "recorded sizes only", "results only", "rejected"]
 
 _MAX_ROWS = 4096
 _MAX_UNSEEN = 6
 _STEPS = (1, 2, 3)
+_MAX_UNWRITTEN = 4
 
 
 class Gap(NamedTuple):
@@ -205,7 +207,8 @@ class VariantVerdict(Fact, code="verdict"):
         variant: its name.
         scope: ``"general"``: every recorded size has a program that accepts others as well, and
             each size that varied may have unrecorded values. ``"recorded sizes only"``: some of
-            that is not so. ``"rejected"``: no call is served.
+            that is not so. ``"results only"``: the model also changes an argument, and programs do
+            not. ``"rejected"``: no call is served.
         calls: how many calls it has on the tape.
         sizes: how many recorded sizes were checked.
         rejected: how many of them have no program.
@@ -328,6 +331,11 @@ def _verdict_on(
         elif wide and len(moved) < len(free):
             rejections = (_rejections(wide, variant, row_at(variant, one)) for one in beside)
             reason = next(filter(None, chain.from_iterable(rejections)), None)
+    key = variant.group.key
+    serving = [one for one in programs if one.variant.row_in(key, rows[0]) is not None]
+    unwritten = dict.fromkeys(name for one in serving for name in one.unwritten)
+    if unwritten and scope != "rejected":
+        scope, reason = "results only", Unwritten(joined(list(unwritten), _MAX_UNWRITTEN))
     return VariantVerdict(
         variant=variant.name,
         scope=scope,

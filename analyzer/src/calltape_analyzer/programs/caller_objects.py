@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample, check_tensors
+from calltape_analyzer.observing.layout import layout_of_nodes
 from calltape_analyzer.pytree.caches import is_cache_value
 from calltape_analyzer.pytree.description import describe_as_recorded
 from calltape_analyzer.pytree.memory import contiguous, contiguous_strides, copies, storage_of
@@ -27,12 +28,12 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = [
     "as_traced",
     "changed_arguments",
+    "contents_of",
     "in_own_objects",
     "kept_layouts",
     "memory_of",
     "restore",
     "returned_arguments",
-    "tensor_ids",
     "views_of",
     "write_back",
 ]
@@ -175,22 +176,39 @@ def returned_arguments(returned: Any, arguments: Mapping[str, Any]) -> dict[str,
     }
 
 
-def tensor_ids(arguments: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The identities of the tensors in each argument that a model can change."""
-    return {
-        name: [id(tensor) for tensor in describe_as_recorded(value).tensors]
-        for name, value in arguments.items()
-        if _is_mutable(value)
-    }
+def contents_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """By name, something that is equal as long as an argument has the same structure, the same
+    numbers and texts, and the same tensors. A symbol of a trace does not count."""
+    return {name: _contents(value) for name, value in arguments.items()}
+
+
+_PLAIN = (int, float, str, bytes)
+
+
+def _contents(value: Any) -> Any:
+    found = describe_as_recorded(value)
+    layout = layout_of_nodes({"": found.node}, 0)
+    scalars = (found.scalars[place.number] for place in layout.scalars if not place.private)
+    return (
+        layout.keys,
+        [repr(scalar) for scalar in scalars if type(scalar) in _PLAIN],
+        # An array becomes a tensor whenever it is described.
+        [id(found.tensors[one.number]) for one in layout.tensors if one.kind == "tensor"],
+    )
 
 
 def changed_arguments(
-    before: Mapping[str, list[int]], arguments: Mapping[str, Any], returned: Mapping[str, str]
+    before: Mapping[str, Any], arguments: Mapping[str, Any], returned: Mapping[str, str]
 ) -> list[str]:
-    """The arguments that hold other tensors than before, and are not returned."""
-    after = tensor_ids(arguments)
-    known = set(returned.values())
-    return [name for name, ids in before.items() if ids != after[name] and name not in known]
+    """The arguments that hold something else than before, and are not returned.
+
+    Args:
+        before: their contents before a call.
+        arguments: after it.
+        returned: as :func:`returned_arguments` gives it.
+    """
+    after, known = contents_of(arguments), set(returned.values())
+    return [name for name, was in before.items() if was != after[name] and name not in known]
 
 
 def in_own_objects(value: Any, returned: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:

@@ -129,6 +129,7 @@ def _programs(
             list(document["notes"]),
             document["state"],
             unwritten=document["unwritten"],
+            written=document["written"],
             draws=document["draws"],
             no_aliases=document["no_aliases"],
             made_by=document["made_by"],
@@ -148,6 +149,14 @@ def _programs(
         index.renamed,
         modes=frozenset(mode for one in programs for mode in one.plan.context.modes),
         layout_paths=frozenset(manifest["laid_out"]),
+        grad_paths=frozenset(
+            str(place)
+            for one in programs
+            for place, facts in zip(
+                one.variant.group.layout.tensors, one.variant.group.facts, strict=True
+            )
+            if facts.grad is not None
+        ),
         ordered=frozenset(path for one in programs for path in one.plan.template.layout.ordered),
         ignored_sharing=frozenset(manifest["unshared"]),
     )

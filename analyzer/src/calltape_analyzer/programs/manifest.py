@@ -148,7 +148,7 @@ Size = Annotated[int, Field(ge=0, lt=2**63)]
 Shape = Annotated[Many[Size], Field(max_length=64)]
 Dtype = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 SavedColumn = Annotated[Column, _of(Column, tuple[Place, Axis | None])]
-Facts = Many[Annotated[TensorFacts, _of(TensorFacts, tuple[Dtype, Axis, Name, Name])]]
+Facts = Many[Annotated[TensorFacts, _of(TensorFacts, tuple[Dtype, Axis, Name, Name, bool | None])]]
 AllShared = Annotated[
     Many[Annotated[Shared, _of(Shared, tuple[Place, Place, bool])]],
     Field(max_length=_MAX_LEAVES),
@@ -277,6 +277,7 @@ class SavedProgram(TypedDict):
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    written: Annotated[dict[Place, Place], at_most(_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
     no_aliases: Annotated[frozenset[Place], Field(fail_fast=True)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]

@@ -42,7 +42,7 @@ class Unwritten(Note, code="unwritten"):
 
     Attributes:
         name: of the argument.
-        is_returned: whether its new values are in the result.
+        is_returned: whether its new values are in the result, from where a call writes them back.
     """
 
     name: str
@@ -322,6 +322,12 @@ class KeyOrders(Note, code="key_orders"):
 
 class StridesRead(Note, code="strides_read"):
     """The model reads the strides of tensors."""
+
+    names: Names
+
+
+class GradsRead(Note, code="grads_read"):
+    """The model reads whether tensors require gradients."""
 
     names: Names
 

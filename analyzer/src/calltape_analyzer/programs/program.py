@@ -83,8 +83,11 @@ class Program:
         changed_state: the names in ``state`` that a run of the program changes as well.
         depends: whether later calls of the model depend on state that the program does not change;
             None if that was not tried.
-        unwritten: the tensors among the arguments that the model writes to and does not return, and
-            that the program does not write to. No call of it reproduces the model.
+        unwritten: the arguments, and tensors among them, that the model changes and does not
+            return, and that the program does not change. No call of it reproduces the model.
+        written: the number of each tensor of the result that is an argument, and that of the
+            argument. A call gives it back with the values that the program returns, if the runtime
+            cannot write to it.
         no_aliases: the numbers of the tensors among the arguments that must not be the model's own,
             because the model returns something else then.
         owner: the model, if it is in this process.
@@ -108,6 +111,7 @@ class Program:
     changed_state: set[str] = field(default_factory=set)
     depends: bool | None = None
     unwritten: tuple[str, ...] = ()
+    written: dict[int, int] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
     no_aliases: frozenset[int] = frozenset()
     owner: Any = None
@@ -176,13 +180,24 @@ class Program:
         if notes != before:
             self.all_notes = [note for note in self.all_notes if note not in before] + notes
 
-    def note_unwritten(self, name: str, *, is_returned: bool) -> None:
-        """Adds a tensor among the arguments that the model writes to and the program does not. If
-        the model returns it as well, the result contains its new values."""
-        if is_returned or name not in self.unwritten:
-            self.all_notes.append(kinds.Unwritten(name, is_returned))
-        if not is_returned and name not in self.unwritten:
-            self.unwritten += (name,)
+    def note_written(self, tensors: Mapping[int, bool], changed: Sequence[str]) -> None:
+        """Notes what the model changes in place, and the program does not.
+
+        Args:
+            tensors: the numbers of those that the model writes to, and whether it returns them, so
+                that a result has the new values.
+            changed: the names of arguments that hold something else afterwards.
+        """
+        places, returned = self.variant.group.layout.tensors, set(self.returned.values())
+        lost = dict.fromkeys(changed, False)
+        for number, is_returned in ({} if self.model.has_state else tensors).items():
+            # The caller's own object gets the tensors that the program returns.
+            if places[number].argument not in returned:
+                lost[str(places[number])] = is_returned and number in self.written.values()
+        for name, is_written_back in lost.items():
+            self.note(kinds.Unwritten(name, is_written_back))
+        unwritten = [name for name, is_written_back in lost.items() if not is_written_back]
+        self.unwritten = tuple(dict.fromkeys([*self.unwritten, *unwritten]))
 
     def note_layouts(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         """Notes outputs whose strides differ from the recorded ones, since strides are not
@@ -266,9 +281,23 @@ class Program:
         # A cache that the program fills and returns is the caller's own.
         own = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
         return [
-            own[id(value)] if id(value) in own else leaf.read(value)
+            own[id(value)] if id(value) in own else self._written(leaf, leaf.read(value), sample)
             for leaf, value in zip(leaves, returned, strict=True)
         ]
+
+    def _written(self, leaf: FormLeaf, value: Any, sample: Sample) -> Any:
+        """An output, or the caller's own tensor with its values, if the model returns that."""
+        if self.model.has_state or leaf.kind != "tensor" or leaf.index not in self.written:
+            return value
+        import torch
+
+        from calltape_analyzer.model.state import same
+
+        own = sample.tensors[self.written[leaf.index]]
+        if not same(value, own):
+            with torch.no_grad():
+                own.copy_(value)
+        return own
 
     def value(self, outputs: Sequence[Any]) -> Any:
         """What the model would return, made of flat outputs. An object of an unknown class is a

@@ -309,6 +309,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "notes": tuple(program.all_notes),
         "state": program.state,
         "unwritten": program.unwritten,
+        "written": program.written,
         "draws": program.draws,
         "no_aliases": program.no_aliases,
         "device": program.device,

@@ -159,6 +159,9 @@ def known_class(name: str) -> type | None:
         return found if hasattr(found, "n_sequence_fields") else None
     if name == _PACKED_SEQUENCE:
         return _loaded_class(name)
+    if module == "numpy":
+        found, numbers = _loaded_class(name), _loaded("numpy", "number")
+        return found if found is not None and issubclass(found, numbers) else None
     if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
         return None
     found = _loaded_class(name)

@@ -304,7 +304,7 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
 def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = False) -> list[Any]:
     """Copies that lie as the originals do: with their strides, and with one memory where originals
     share it. An object that is there twice is one object again. They begin where the originals
-    begin in their memory, if that is not far from its start.
+    begin in their memory, if that is not far from its start. ``requires_grad`` is the same.
 
     Args:
         tensors: any.
@@ -323,11 +323,13 @@ def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = Fals
             made[id(one)] = None
             groups[one.device, storage_of(one)][id(one)] = one
         else:
-            made[id(one)] = _moved(contiguous(one), device)
+            made[id(one)] = _moved(contiguous(one.detach()), device).requires_grad_(
+                one.requires_grad
+            )
     for group in groups.values():
         members = list(group.values())
         for one, copy in zip(members, _copied(members, device, from_zero), strict=True):
-            made[id(one)] = copy
+            made[id(one)] = copy.requires_grad_(one.requires_grad)
     return [made[id(one)] for one in tensors]
 
 
@@ -343,9 +345,7 @@ def on_device(tensors: dict[int, Any], numbers: Collection[int], device: Any) ->
 
     if torch.device(device).type == "cpu":
         return tensors
-    moved = copies([tensors[i].detach() for i in numbers], device)
-    for i, one in zip(numbers, moved, strict=True):
-        one.requires_grad_(tensors[i].requires_grad)
+    moved = copies([tensors[i] for i in numbers], device)
     return tensors | dict(zip(numbers, moved, strict=True))
 
 

@@ -161,14 +161,15 @@ class _Rebuilding:
             raise TapeError(
                 "invalid", f"a {type(value).__name__} where the structure says {base.__name__}"
             )
-        cls = self.class_of(node.type) if node.type else None
-        if cls is None or not issubclass(cls, base):
-            # A scalar is its value: it can be given without the subclass.
-            return value
+        cls = self.class_of(node.type) if node.type and type(value) is base else None
         try:
-            return base.__new__(cls, value)
-        except Exception:  # the class refuses; the value is still known
-            return value
+            if cls is not None and cls.__module__ == "numpy":
+                return cls(value)  # not each is a subclass, and none can be made by its base
+            if cls is not None and issubclass(cls, base):
+                return base.__new__(cls, value)
+        except Exception:  # the class refuses
+            pass
+        return value  # a scalar is its value: it can be given without the subclass
 
     def enum_node(self, node: EnumNode) -> Any:
         cls = self.classes.get(node.type)

@@ -175,12 +175,15 @@ def _decided_by_programs(programs: Programs, tape: Tape, call: Call, _: SortedCa
 def _decided_by_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Decision:
     values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
     ints = placed.layout.column_of_scalar
-    sizes: dict[str, Sized | int] = {
-        name: Sized(placed.key.facts[value.number].dtype, placed.row.shapes[value.number])
-        if value.kind == "tensor"
-        else placed.row.ints[ints[value.number].index]
-        for name, value in values.items()
-    }
+
+    def sized(value: CallValue) -> Sized | int:
+        if value.kind == "int":
+            return placed.row.ints[ints[value.number].index]
+        if value.kind == "float":
+            return Sized("float64", ())
+        return Sized(placed.key.facts[value.number].dtype, placed.row.shapes[value.number])
+
+    sizes = {name: sized(value) for name, value in values.items()}
     return None, model.rejects(sizes) or _unused_state(placed, values.values())
 
 

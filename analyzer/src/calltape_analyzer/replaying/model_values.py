@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from calltape_analyzer.arguments.plan import identifier
-from calltape_analyzer.arguments.samples import recorded_sample
+from calltape_analyzer.arguments.plan import float_input, identifier
+from calltape_analyzer.arguments.samples import Sample, recorded_sample
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.sorting import CallSorter
@@ -30,22 +30,22 @@ EXPORT_FOR_CALLS = "export with the arguments and shapes of these calls"
 
 
 class CallValue(NamedTuple):
-    """A tensor or an int of a call: its argument, the path within it, and its number among the
+    """A tensor or a number of a call: its argument, the path within it, and its number among the
     tensors or scalars."""
 
     argument: str
     path: str
-    kind: Literal["tensor", "int"]
+    kind: Literal["tensor", "int", "float"]
     number: int
 
 
 def values_of_layout(layout: ArgumentLayout) -> list[CallValue]:
-    """The tensors of a layout, followed by its ints."""
-    tensors = [CallValue(p.argument, p.path, "tensor", i) for i, p in enumerate(layout.tensors)]
-    return tensors + [
-        CallValue(path.argument, path.path, "int", i)
-        for i, path in zip(layout.int_scalars, layout.ints, strict=True)
-    ]
+    """The tensors of a layout, followed by its ints and floats."""
+    found = [CallValue(p.argument, p.path, "tensor", i) for i, p in enumerate(layout.tensors)]
+    for i, path in enumerate(layout.scalars):
+        if path.kind == "int" or path.kind == "float":
+            found.append(CallValue(path.argument, path.path, path.kind, i))
+    return found
 
 
 def advice_for(source: Any, command: str) -> str:
@@ -122,10 +122,14 @@ def inputs_of(model: ExportedModel, call: Call, sorter: CallSorter, advice: str)
     layout = sorter.sorted(call.record.inputs).layout
     sample = recorded_sample(call, sorter)
     matched = match_inputs(model.input_names, values_of_layout(layout), advice)
-    return {
-        name: (sample.tensors if value.kind == "tensor" else sample.scalars)[value.number]
-        for name, value in matched.items()
-    }
+    return {name: _value_in(sample, value) for name, value in matched.items()}
+
+
+def _value_in(sample: Sample, value: CallValue) -> Any:
+    if value.kind == "tensor":
+        return sample.tensors[value.number]
+    number = sample.scalars[value.number]
+    return float_input(number) if value.kind == "float" else number
 
 
 def outputs_by_path(outputs: Sequence[Any], call: Call) -> Returned:

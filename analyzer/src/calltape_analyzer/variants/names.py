@@ -22,7 +22,7 @@ from calltape_analyzer.text import UniqueNames, counted, printable, shown_value
 from calltape_analyzer.variants.facts import CounterIs, Fixed, VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_schema.privacy import is_name
-from calltape_schema.tree import BoolNode, ConstantNode, EnumNode, walk
+from calltape_schema.tree import BoolNode, ConstantNode, EnumNode, ScalarNode, walk
 
 __all__ = [
     "FLAT",
@@ -316,6 +316,9 @@ def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
             found[_Key("rank", path)] = _Phrase(f"{path} of rank {facts.rank}", told)
         if facts.memory:
             found[_Key("memory", path)] = _Phrase(f"{path} {facts.memory}", told)
+        if facts.grad is not None:
+            grad = f"{path} requires_grad={facts.grad}"
+            found[_Key("grad", path)] = _Phrase(grad, told)
     for pair in variant.group.key.shared:
         text = pair.text(layout.tensors)
         both = layout.tensors[pair.one], layout.tensors[pair.other]
@@ -359,6 +362,9 @@ def _constants(variant: VariantFacts) -> dict[_Key, _Phrase]:
             is_top = layout.nodes[name] is node
             text = f"{name}={node.value}" if is_top else f"flags in {name}"
             add("bool", name, _Phrase(text, told))
+        if isinstance(node, ScalarNode) and str(layout.scalars[node.scalar]) in layout.ordered:
+            cls = (node.type or node.kind).rpartition(":")[2]
+            add("class", name, _Phrase(f"{layout.scalars[node.scalar]} a {cls}", told))
     for place, value in variant.group.fixed():
         shown = shown_constant(value)
         is_long = isinstance(value, (str, bytes)) and len(value) > len(shown)

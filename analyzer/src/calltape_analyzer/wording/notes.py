@@ -76,7 +76,7 @@ def _state_lost(note: notes.StateLost) -> str:
 
 def _unwritten(note: notes.Unwritten) -> str:
     what = f"leaves {note.name} as it was, which the model changes in place"
-    returned = " and returns: its new values are in the result only" * note.is_returned
+    returned = " and returns: calls through calltape write the result there" * note.is_returned
     return f"{what}{returned}"
 
 
@@ -262,6 +262,10 @@ WORDS = {
     notes.StridesRead: lambda note: (
         f"the model reads the strides of {joined(note.names, 5)}: a program takes the layout in "
         "memory that it was traced with"
+    ),
+    notes.GradsRead: lambda note: (
+        f"the model reads requires_grad of {joined(note.names, 5)}: a program takes tensors of "
+        "which it is as in the calls that it was traced for"
     ),
     notes.AskedFacts: lambda note: (
         f"the model's code asks for {joined(note.asked, 5)}: a program does not get this from its "

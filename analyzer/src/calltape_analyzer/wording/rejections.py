@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TypeGuard
 
-from calltape_analyzer.foreign_errors import INPUT, UNBACKED, AssertionFailed, OtherAssertion
+from calltape_analyzer.foreign_errors import INPUT, AssertionFailed, OtherAssertion
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.pytree.classes import is_never_made
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
@@ -91,8 +91,14 @@ _TURNED: dict[type, ast.cmpop] = {
 _FUNCTIONS = {
     "torch.sym_max": "max", "torch.sym_min": "min", "torch.sym_float": "float",
     "torch.sym_int": "int", "math.ceil": "ceil", "math.floor": "floor", "math.trunc": "trunc",
-    "math.sqrt": "sqrt",
+    "math.sqrt": "sqrt", "ToFloat": "float", "FloorToInt": "floor", "CeilToInt": "ceil",
+    "TruncToInt": "trunc", "RoundToInt": "round", "ceiling": "ceil", "Max": "max", "Min": "min",
 }  # fmt: skip
+_OPERATORS: dict[str, ast.operator] = {
+    "FloorDiv": ast.FloorDiv(), "FloatTrueDiv": ast.Div(), "IntTrueDiv": ast.Div(),
+    "Mod": ast.Mod(), "PythonMod": ast.Mod(), "FloatPow": ast.Pow(), "PowByNatural": ast.Pow(),
+}  # fmt: skip
+"""The functions of torch's expressions (``torch.utils._sympy.functions``) that are operators."""
 _RELATIONS: dict[str, ast.cmpop] = {
     "Eq": ast.Eq(), "Ne": ast.NotEq(), "Le": ast.LtE(), "Lt": ast.Lt(), "Ge": ast.GtE(),
     "Gt": ast.Gt(),
@@ -121,13 +127,28 @@ def guard_in_words(text: str, names: Mapping[str, str]) -> str:
 def assertion_in_words(condition: str) -> str:
     """An assertion as a sentence: ``a number that the values tell is not 1``."""
     sentence = _translated(condition)
-    names = sorted(set(UNBACKED.findall(sentence)))
-    if len(names) == 1 and sentence.startswith(f"{names[0]} is ") and sentence.count(names[0]) == 1:
-        return sentence.replace(names[0], "a number that the values tell", 1)
-    if names:
-        follow = "follows" if len(names) == 1 else "follow"
-        return f"{sentence}, where {' and '.join(names)} {follow} from values"
+    symbols = sorted(set(_SYMBOL.findall(sentence)))
+    numbers = [one for one in symbols if not one.startswith("s")]
+    if len(_SYMBOL.findall(sentence)) == 1 and numbers and sentence.startswith(f"{numbers[0]} is "):
+        return sentence.replace(numbers[0], "a number that the values tell", 1)
+    names = _numbered("number", numbers) | _numbered("size", [*{*symbols} - {*numbers}])
+    sentence = _SYMBOL.sub(lambda match: names[match[0]], sentence)
+    if numbers:
+        follow = "follows" if len(numbers) == 1 else "follow"
+        listed = " and ".join(names[number] for number in numbers)
+        return f"{sentence}, where {listed} {follow} from values"
     return sentence
+
+
+_SYMBOL = re.compile(r"\b(?:z?uf?|zf|s)\d+\b")
+"""What torch calls numbers of values, and sizes."""
+
+
+def _numbered(name: str, symbols: Sequence[str]) -> dict[str, str]:
+    """A name for each symbol."""
+    if len(symbols) == 1:
+        return {symbols[0]: name}
+    return {symbol: f"{name}_{i}" for i, symbol in enumerate(sorted(symbols), 1)}
 
 
 def _translated(text: str) -> str:
@@ -152,6 +173,8 @@ class _Simplifier(ast.NodeTransformer):
             return ast.Compare(node.args[0], [_RELATIONS[name]], [node.args[1]])
         if name in ("torch.sym_not", "Not") and len(node.args) == 1:
             return ast.UnaryOp(ast.Not(), node.args[0])
+        if name in _OPERATORS and len(node.args) == 2:
+            return ast.BinOp(node.args[0], _OPERATORS[name], node.args[1])
         if name in _FUNCTIONS:
             node.func = ast.Name(_FUNCTIONS[name])
         if _FUNCTIONS.get(name) in ("max", "min"):
@@ -177,9 +200,19 @@ class _Simplifier(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
         # ``4 >= x`` becomes ``x <= 4``.
-        if len(node.ops) == 1 and _int(node.left) is not None and type(node.ops[0]) in _TURNED:
-            turned = _TURNED[type(node.ops[0])]
-            return ast.Compare(node.comparators[0], [turned], [node.left])
+        left, right, order = node.left, node.comparators[0], type(node.ops[0])
+        if len(node.ops) == 1 and _is_number(left) and order in _TURNED:
+            node = ast.Compare(right, [_TURNED[order]], [left])
+            left, right = right, left
+        # A bound of a float is asserted as ``2*x <= 1.0``.
+        if (
+            isinstance(left, ast.BinOp)
+            and isinstance(left.op, ast.Mult)
+            and _int(left.left) == 2
+            and _is_number(right)
+            and _int(right) is None
+        ):
+            return ast.Compare(left.right, node.ops, [ast.Constant(ast.literal_eval(right) / 2)])
         return node
 
 
@@ -194,6 +227,12 @@ def _negated(node: ast.expr) -> ast.expr | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and _int(node) is None:
         return node.operand
     return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _is_number(node.operand)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _int(node: ast.expr) -> int | None:

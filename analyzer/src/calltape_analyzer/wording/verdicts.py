@@ -12,6 +12,7 @@ from calltape_analyzer.comparison.reports import CallsKind
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.traffic_counters import left_out_note
 from calltape_analyzer.programs.attempts import Scope, VariantVerdict
+from calltape_analyzer.programs.notes import Unwritten
 from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
@@ -27,7 +28,7 @@ _MAX_REASON = 240
 
 def last_lines(variant_verdicts: Sequence[VariantVerdict]) -> list[str]:
     """The verdicts on variants, the worst last. Many variants get one line per scope."""
-    order: tuple[Scope, ...] = ("general", "recorded sizes only", "rejected")
+    order: tuple[Scope, ...] = ("general", "recorded sizes only", "results only", "rejected")
     if len(variant_verdicts) <= _MAX_LINES:
         return [
             str(one) for one in sorted(variant_verdicts, key=lambda one: order.index(one.scope))
@@ -48,9 +49,13 @@ def _new_calls(fact: VariantVerdict) -> str:
     why = f": {shorten(reason, _MAX_REASON, placeholder=' ...')}" if reason else ""
     if fact.scope == "rejected":
         return f"no program{why}"
-    if fact.scope == "general":
-        beside = f" (accepts {fact.taken} of {counted(fact.tried, 'unrecorded size')})"
-        return f"new calls may have any {_listed(fact.open)}{beside if fact.tried else ''}"
+    if isinstance(fact.reason, Unwritten):
+        return f"{_sizes(fact)}, and the program {reason}"
+    return f"{_sizes(fact)}{why}"
+
+
+def _sizes(fact: VariantVerdict) -> str:
+    """Which sizes new calls may have."""
     parts = []
     if fact.constant:
         alone = "each for that one only" if fact.constant > 1 else "for that one only"
@@ -65,10 +70,13 @@ def _new_calls(fact: VariantVerdict) -> str:
     if not parts and fact.closed:
         free = f", with any {_listed(fact.open)}" if fact.open else ""
         parts.append(f"new calls need a recorded {_listed(fact.closed)}{free}")
+    if not parts and fact.open:
+        beside = f" (accepts {fact.taken} of {counted(fact.tried, 'unrecorded size')})"
+        parts.append(f"new calls may have any {_listed(fact.open)}{beside if fact.tried else ''}")
     if not parts:
         same = f"no size varied in {counted(fact.calls, 'call')}, and new calls need the same"
         parts.append(same)
-    return f"{', '.join(parts)}{why}"
+    return ", ".join(parts)
 
 
 def _have(count: int) -> str:

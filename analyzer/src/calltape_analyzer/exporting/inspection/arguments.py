@@ -4,8 +4,10 @@
   the strides are conditions of the programs (``CallSorter.laid_out``).
 - The order of keys: dicts are passed in the opposite order, which matters to
   ``torch.cat(list(features.values()))``. Then it is part of the structure
-  (``CallSorter.ordered``).
+  (``CallSorter.ordered``). So is the class of a number to ``isinstance(n, int)``, which is not true
+  of numpy's.
 - The mode of the caller: a call runs with and without gradients or inference mode.
+- ``requires_grad``: a call runs with tensors that require gradients, and with the same that do not.
 - Identity: arguments that are one object or share memory are replaced by equal copies. If the
   results and the written values are the same, calls with and without sharing form one variant
   (``CallSorter.unshared``): a loss called with ``labels=ids`` does not depend on it.
@@ -45,6 +47,7 @@ from calltape_analyzer.observing.layout import turned_around
 from calltape_analyzer.observing.memory_layout import CONTIGUOUS, layout_in_memory
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import Question
+from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.pytree.memory import (
     Place,
     contiguous,
@@ -60,6 +63,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = [
     "ModelAliases",
     "aliases_read",
+    "grads_read",
     "key_orders_read",
     "modes_read",
     "sharing_unread",
@@ -78,15 +82,21 @@ _MAX_CHANGED = 12
 
 def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
     """The modes of the caller that change what the model returns. If its code names one, the first
-    calls of a few variants run with and without it."""
+    calls of a few variants run with and without it, also with arguments that require gradients."""
 
     def matters(variant: VariantFacts, mode: Mode) -> bool:
         plan, sample = session.planned(variant, variant.rows.first)
         plain = replace(plan.context, grad=False, inference=False, modes=frozenset({mode}))
         with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
-        with without_saved_tensors():
-            on, off = (session.eager(plan, sample, context=one) for one in (with_mode, plain))
-        return not compared(on, off, session.tolerances).agrees
+        for changes in ({}, dict.fromkeys(_may_require_grad(variant), _with_grad)):
+            with without_saved_tensors():
+                on, off = (
+                    session.eager(plan, sample, context=one, changes=changes)
+                    for one in (with_mode, plain)
+                )
+            if not compared(on, off, session.tolerances).agrees:
+                return True
+        return False
 
     found: set[Mode] = set()
     for variant in variants[:_MAX_MODES_VARIANTS]:
@@ -96,6 +106,45 @@ def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[
                 if matters(variant, mode):
                     found.add(mode)
     return frozenset(found)
+
+
+def grads_read(
+    session: Session, variants: Sequence[VariantFacts], seconds: float
+) -> frozenset[str]:
+    """The paths of the tensors whose ``requires_grad`` changes what the model returns, or whether
+    it raises. If its code names that, the first calls of the variants run with tensors that require
+    gradients, and with the same that do not.
+
+    Args:
+        session: has the model.
+        variants: of the calls. Of very many, only the first ones.
+        seconds: how long the runs of one variant may take.
+    """
+
+    def candidates(variant: VariantFacts) -> list[tuple[int, str]]:
+        numbers = _may_require_grad(variant) if session.may_query(variant, MODES) else []
+        return [(i, str(variant.group.layout.tensors[i])) for i in numbers]
+
+    def run(plan: Plan, sample: Sample, some: Sequence[tuple[int, str]]) -> Mapping[str, Any]:
+        return session.eager(plan, sample, changes={i: _with_grad for i, _ in some})
+
+    asking = variants if "grad" in modes_named(session.module) else ()
+    found = _which_matter(session, asking, candidates, run, seconds)
+    return frozenset(path for every, read in found for _, path in (every if read is None else read))
+
+
+def _may_require_grad(variant: VariantFacts) -> list[int]:
+    """The numbers of the tensors that can require gradients."""
+    places = zip(variant.group.layout.tensors, variant.group.facts, strict=True)
+    return [
+        i
+        for i, (place, facts) in enumerate(places)
+        if place.kind == "tensor" and facts.dtype.startswith(("float", "bfloat", "complex"))
+    ]
+
+
+def _with_grad(tensor: Any) -> Any:
+    return tensor.detach().requires_grad_()
 
 
 def _which_matter(
@@ -351,18 +400,26 @@ def _expanded(tensor: Any) -> Any:
 def key_orders_read(
     session: Session, variants: Sequence[VariantFacts], seconds: float
 ) -> frozenset[str]:
-    """The paths of the dicts whose key order changes what the model returns, or whether it raises.
+    """The paths of the dicts whose key order changes what the model returns, or whether it raises;
+    and those of the numbers for which it matters whether they are numpy's.
 
     Args:
         session: has the model.
-        variants: whose first calls run, if they have a dict with several keys. Of very many
-            variants, only the first ones.
+        variants: whose first calls run, if they have a dict with several keys, or a number. Of very
+            many variants, only the first ones.
         seconds: how long the runs of one variant may take.
     """
     found: set[str] = set()
 
     def unread(variant: VariantFacts) -> list[str]:
-        return [path for path in variant.group.layout.unordered if path not in found]
+        layout = variant.group.layout
+        numbers = (
+            str(place)
+            for place in layout.scalars
+            if place.kind in ("int", "float", "complex")
+            and not is_cache_argument(place.argument, layout.nodes[place.argument])
+        )
+        return [path for path in (*layout.unordered, *numbers) if path not in found]
 
     def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
         layout = turned_around(plan.template.layout, some)

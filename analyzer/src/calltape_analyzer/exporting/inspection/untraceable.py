@@ -145,7 +145,7 @@ _METHODS = frozenset({
     "_is_alias_of", "_is_view", "_typed_storage", "data_ptr", "is_conj", "is_inference", "is_neg",
     "storage_offset", "untyped_storage",
 })  # fmt: skip
-_FACTS = _METHODS | {"Parameter", "_base", "_version", "grad_fn", "is_leaf", "requires_grad"}
+_FACTS = _METHODS | {"Parameter", "_base", "_version", "grad_fn", "is_leaf"}
 """Names in code that query a fact."""
 _LOADS = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_METHOD"})
 _OWNERS = ("nn", "parameter")

@@ -13,9 +13,11 @@ well, and a number that calls change is set to a much larger value.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from random import Random
 from typing import Any, NamedTuple
 
@@ -34,7 +36,8 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.verification import replay_call
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.model.calls import detached, eager
-from calltape_analyzer.model.randomness import reseed
+from calltape_analyzer.model.randomness import generators_kept, reseed
+from calltape_analyzer.model.state import copied_from_state, in_words, unchanged
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import StateNeeded
@@ -52,8 +55,12 @@ __all__ = [
 _MAX_VARIANTS = 64
 
 
+_MAX_BEFORE, _BEFORE_SECONDS = 32, 2.0
+"""How many calls before one are run to see whether they explain its result, and how long."""
+
+
 def differences_from_tape(
-    session: Session, variants: Sequence[VariantFacts], *, observe: bool
+    session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call], *, observe: bool
 ) -> dict[CallRef, Fact]:
     """By call, how the result of the model differs from the recorded one. Calls that draw random
     numbers are not judged, nor are those of a model that calls change.
@@ -61,6 +68,8 @@ def differences_from_tape(
     Args:
         session: has the model.
         variants: the :func:`telling_calls` of each are run.
+        calls: of the tape. If one differs, those before it run as well, because they may have left
+            state.
         observe: whether these runs are observed (:meth:`Session.observe`).
     """
     found: dict[CallRef, Fact] = {}
@@ -69,7 +78,35 @@ def differences_from_tape(
             difference = _difference(session, variant, ref, observe=observe)
             if difference is not None:
                 found[ref] = difference
+    if found and not session.state:
+        _find_state(session, variants, calls, max(found))
     return {} if session.state else found
+
+
+def _find_state(
+    session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call], last: CallRef
+) -> None:
+    """Adds what calls change in the model to the state of the session, if a call returns what was
+    recorded once those before it have run."""
+    before = takewhile(lambda call: call.ref <= last, islice(calls, _MAX_SEARCHED))
+    row = deque((call for call in before if call.ref.tape == last.tape), _MAX_BEFORE)
+    until = time.perf_counter() + session.budget.within(_BEFORE_SECONDS)
+    got: Mapping[str, Any] | None = None
+    with generators_kept(session.module), unchanged(session.module) as changed:
+        for call in row if len(row) > 1 else ():
+            key = session.sorter.sorted(call.record.inputs).key
+            variant = next((one for one in variants if one.group.key.covers(key)), None)
+            got = None
+            if variant is not None and time.perf_counter() < until:
+                with suppress(Exception):  # the model raises: that is no evidence
+                    plan, given = session.planned(variant, call)
+                    value = eager(session.entry, plan, given, session.classes, session.device)
+                    got = copied_from_state(session.module, detached(leaves_of(value)))
+    expected = session.recorded(session.find(last))
+    if got is None or expected is None or row[-1].ref != last:
+        return
+    if compared(expected, got, session.tolerances).agrees:
+        session.add_state({name: in_words(value) for name, value in changed.items()})
 
 
 def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:

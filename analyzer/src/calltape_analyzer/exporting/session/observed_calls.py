@@ -63,15 +63,25 @@ class Effects:
     Attributes:
         generators: the random number generators that it drew from.
         views: the outputs that share memory with arguments, with the numbers of these.
-        written: the numbers of the arguments that it wrote to, and whether it returned them.
+        written: the numbers of the tensors among the arguments that it wrote to, and whether it
+            returned them.
+        changed: the arguments that hold something else afterwards, and are not returned.
     """
 
     generators: tuple[str, ...]
     views: Mapping[str, frozenset[int]]
     written: Mapping[int, bool]
+    changed: tuple[str, ...]
 
     @classmethod
-    def of(cls, generators: Iterable[str], value: Any, before: Sample, given: Sample) -> Effects:
+    def of(
+        cls,
+        generators: Iterable[str],
+        value: Any,
+        before: Sample,
+        given: Sample,
+        changed: Iterable[str],
+    ) -> Effects:
         """The effects of a run that returned a value.
 
         Args:
@@ -79,6 +89,7 @@ class Effects:
             value: what the model returned.
             before: the arguments before the run.
             given: the tensors that the model got.
+            changed: as above.
         """
         pairs = enumerate(zip(before.tensors, given.tensors, strict=True))
         written = [number for number, (old, new) in pairs if was_written(old, new)]
@@ -87,6 +98,7 @@ class Effects:
             tuple(generators),
             views_of(leaves_of(value), given),
             {number: id(given.tensors[number]) in returned for number in written},
+            tuple(changed),
         )
 
 

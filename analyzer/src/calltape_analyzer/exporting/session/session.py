@@ -40,9 +40,9 @@ from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.model.calls import (
     as_module,
+    called,
     detached,
     device_of,
-    eager,
     entry_of,
 )
 from calltape_analyzer.model.randomness import Generators, generators_kept, reseed, set_python
@@ -50,6 +50,11 @@ from calltape_analyzer.model.state import copied_from_state, in_words, unchanged
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.caller_objects import (
+    changed_arguments,
+    contents_of,
+    returned_arguments,
+)
 from calltape_analyzer.programs.notes import NotAsked, Question
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -75,14 +80,16 @@ class ModelRun(NamedTuple):
     Attributes:
         leaves: what it returned, by path.
         value: the same, as the model returned it.
-        given: the arguments as the run left them.
+        given: the tensors among the arguments as the run left them.
         generators: the random number generators that it drew from.
+        changed: as :attr:`Effects.changed`.
     """
 
     leaves: dict[str, Any]
     value: Any
     given: Sample
     generators: list[str]
+    changed: list[str]
 
 
 class RandomResults(NamedTuple):
@@ -252,11 +259,13 @@ class Session:
             given = sample.cloned()
             for number, change in (changes or {}).items():
                 given.tensors[number] = change(given.tensors[number])
-            generators = Generators(self.module)
-            value = eager(self.entry, plan, given, self.classes, self.device, context, within)
+            arguments = plan.build(given, self.classes, self.device)
+            before, generators = contents_of(arguments), Generators(self.module)
+            value = called(self.entry, plan, arguments, self.device, context, within)
             drawn_from = generators.drawn_from()
             leaves = copied_from_state(self.module, detached(leaves_of(value)))
-        return ModelRun(leaves, value, given, drawn_from)
+            changed = changed_arguments(before, arguments, returned_arguments(value, arguments))
+        return ModelRun(leaves, value, given, drawn_from, changed)
 
     def eager(self, plan: Plan, sample: Sample, **how: Any) -> dict[str, Any]:
         """The leaves of what the model returns now; the arguments are those of :meth:`run`."""
@@ -299,7 +308,7 @@ class Session:
     ) -> tuple[dict[str, Any], Effects]:
         """The leaves of what the model returns now, and the other effects of the run."""
         ran = self.run(plan, sample, within=within)
-        return ran.leaves, Effects.of(ran.generators, ran.value, sample, ran.given)
+        return ran.leaves, Effects.of(ran.generators, ran.value, sample, ran.given, ran.changed)
 
     def may_query(self, variant: VariantFacts, names: Collection[str]) -> bool:
         """Whether the model may query any of these in calls of a variant: it did in an observed
@@ -517,22 +526,16 @@ class Session:
         program changes Python attributes, and an ONNX model writes to no input."""
         variant = program.variant
         key, ref = variant.group.key, variant.rows.first
-        writes = program.model.has_state
-        if key in self._searched and writes:
-            return
-        self._searched.add(key)
-        with suppress(Exception):  # the model raises: that is no evidence
-            sample = self.sample(variant, ref)
-            if (key, ref) not in self._effects:
-                _, self._effects[key, ref] = self.run_with_effects(program.plan, sample)
-            effects = self._effects[key, ref]
+        if key not in self._searched or not program.model.has_state:
+            self._searched.add(key)
+            with suppress(Exception):  # the model raises: that is no evidence
+                if (key, ref) not in self._effects:
+                    sample = self.sample(variant, ref)
+                    _, self._effects[key, ref] = self.run_with_effects(program.plan, sample)
+        for effects in [own for (known, _), own in self._effects.items() if known == key]:
             if "torch" in effects.generators:
                 self._drawing.add(key)
-            # A program that cannot write to its inputs may return what the model writes there.
-            returned, places = set(program.returned.values()), variant.group.layout.tensors
-            for number, is_returned in ({} if writes else effects.written).items():
-                if places[number].argument not in returned:
-                    program.note_unwritten(str(places[number]), is_returned=is_returned)
+            program.note_written(effects.written, effects.changed)
 
     def keep_effects(self, variant: VariantFacts, ref: CallRef, effects: Effects) -> None:
         """Remembers the effects of a call, so that no other run has to show them."""
