@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.arguments.samples import facts_of_tensors
 from calltape_analyzer.comparison.comparing import recorded_leaves
 from calltape_analyzer.comparison.reports import Incomparable
 from calltape_analyzer.errors import InferenceError, KeyTypeError, UnsupportedError, UsageError
@@ -27,6 +26,7 @@ from calltape_analyzer.pytree.memory import as_before, as_numbers
 from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.rendering import render
+from calltape_analyzer.pytree.tensors import facts_of_tensors
 from calltape_analyzer.reading.call import Call
 from calltape_schema.tree import BoolNode, Leaf, Node, NoneNode, ScalarNode
 
