@@ -79,7 +79,6 @@ def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
         (variant,) = one.variants()
         every = [
             variant.findings,
-            one.shape_findings(),
             diff(one, other),
             *(one.explain(name) for name in given),
         ]

@@ -35,7 +35,7 @@ _LIBRARIES = (
 _PRELOADED = (
     *_LIBRARIES, "pyarrow", "pyarrow.csv", "tests.answers.steps", "calltape_analyzer.cli.info",
     "calltape_analyzer.cli.calls", "calltape_analyzer.cli.variants",
-    "calltape_analyzer.cli.surveys", "calltape_analyzer.cli.handing_on",
+    "calltape_analyzer.cli.surveys", "calltape_analyzer.cli.edits",
 )  # fmt: skip
 
 _forks = multiprocessing.get_context("forkserver")

@@ -122,7 +122,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-redaction-keeps-a-message",
-        f"{_ANALYZER}redacting/redacted_records.py",
+        f"{_ANALYZER}redacting/redaction.py",
         "message = without_text(record.error.message)",
         "message = record.error.message",
         "The message of an exception, which quotes an input, is on a redacted tape.",
@@ -130,7 +130,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-redaction-keeps-times",
-        f"{_ANALYZER}redacting/redacted_records.py",
+        f"{_ANALYZER}redacting/redaction.py",
         "return min(max(time_ns + self._shift, 0), 2**63 - 1)",
         "return min(max(time_ns, 0), 2**63 - 1)",
         "A redacted tape tells when somebody used the model.",
@@ -160,7 +160,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-page-for-any-host",
-        f"{_ANALYZER}cli/page_server.py",
+        f"{_ANALYZER}cli/viewing.py",
         'if self.headers.get_all("Host") != [server.host]:',
         'if self.headers.get_all("Host") is None:',
         "A web page that rebinds its name can ask the page server for tapes.",
@@ -168,7 +168,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-condition-of-unknown-sizes",
-        f"{_ANALYZER}editing/expressions.py",
+        f"{_ANALYZER}editing/choice.py",
         "return None if None in values else not decisive",
         "return not decisive",
         "`calltape filter` takes calls that do not have the size that was asked for.",
@@ -184,7 +184,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-minimising-never-times-out",
-        f"{_ANALYZER}minimising/checks.py",
+        f"{_ANALYZER}minimising/search.py",
         "code = process.wait(seconds)",
         "code = process.wait(seconds + 3600)",
         "`minimise` waits for a run that hangs.",

@@ -124,7 +124,7 @@ FAULTS = (
     ),
     Fault(
         "onnx-input-with-a-taken-name",
-        f"{_ANALYZER}replaying/model_values.py",
+        f"{_ANALYZER}replaying/replaying.py",
         'by_name.get(name) or by_name.get(name.removesuffix("_orig"))',
         "by_name.get(name)",
         "An input that torch.onnx renamed is not found in the calls.",

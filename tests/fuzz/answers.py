@@ -101,7 +101,7 @@ def summed(path: Path, tape: Any) -> None:
         if scanned.verify():
             return
         with open_tape(path, classes=CLASSES) as quick:
-            for ask in (lambda one: one.shape_findings(), lambda one: one.variants()):
+            for ask in (lambda one: one.single.findings, lambda one: one.variants()):
                 _same("by the table", *(_told(ask, one) for one in (quick, scanned)))
 
 
@@ -118,7 +118,7 @@ def _told(ask: Callable[[Any], Any], tape: Any) -> str:
 def plain_data(path: Path, tape: Any) -> None:
     """Findings can be read back from their JSON, which says the same again."""
     try:
-        findings = tape.shape_findings()
+        findings = tape.single.findings
     except TapeError:
         return
     text = findings.model_dump_json()
@@ -133,7 +133,7 @@ def _refused(name: str) -> Any:
 def arguments_fit(path: Path, tape: Any) -> None:
     """Representative arguments have the dtypes of the tape, and sizes where those are constant."""
     try:
-        findings, given = tape.shape_findings(), tape.infer_arguments()
+        findings, given = tape.single.findings, tape.infer_arguments()
     except TapeError:
         return
     import torch
@@ -141,7 +141,7 @@ def arguments_fit(path: Path, tape: Any) -> None:
     tensors = [t for t in torch.utils._pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
     # An array of a dtype that NumPy lacks is given as a tensor, which shapes do not speak of.
     allowed = {leaf.dtype for call in tape.calls for leaf in call.record.inputs.facts()}
-    allowed |= {tensor.dtype for tensor in findings.findings.tensors}
+    allowed |= {tensor.dtype for tensor in findings.tensors}
     # Some dtypes of torch have two names ("float" and "float32").
     allowed |= {str(getattr(torch, name, name)).removeprefix("torch.") for name in allowed}
     for value in tensors:

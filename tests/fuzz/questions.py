@@ -60,7 +60,7 @@ class _Questions:
                 value = step(side, functools.partial(getattr, call, side))
                 shown(f"render {side}", lambda value=value: render(value))
         step("verify", tape.verify)
-        step("shapes", tape.shape_findings)
+        step("shapes", lambda: tape.single.findings)
         for error in tape.damage:
             self.steps.text("damage", str(error))
 
@@ -80,7 +80,7 @@ class _Questions:
         self.steps.step("iterate", lambda: list(tape))
 
     def one_program(self, tape: Any) -> None:
-        findings = self.steps.step("shapes", tape.shape_findings)
+        findings = self.steps.step("shapes", lambda: tape.single.findings)
         if findings is not None:
             self.steps.step("findings", lambda: findings.model_dump_json())
         self.steps.step("dynamic", lambda: tape.infer_dynamic_shapes(True, dim_names=True))
@@ -162,12 +162,12 @@ class _Questions:
         for words in ({"calls": "0..1"}, {"ignore": ["x"]}, {"ignore": [0]}, {"variant": 0}):
             part = step(f"only {words}", lambda words=words: tape.only(**words))
             if part is not None:
-                step("shapes of a part", part.shape_findings)
+                step("shapes of a part", lambda part=part: part.single.findings)
         step("together", lambda: self._together())
 
     def _together(self) -> None:
         with open_tape([self.path, self.other], classes=CLASSES) as both:
-            self.steps.step("shapes of both", both.shape_findings)
+            self.steps.step("shapes of both", lambda: both.single.findings)
             self.steps.step("variants of both", both.variants)
             self.steps.step("verify both", both.verify)
 
@@ -187,7 +187,7 @@ class _Questions:
             tape,
             *(step("calls", lambda: tape.calls[:_CALLS]) or ()),
             *(step("variants", tape.variants) or ())[:_VARIANTS],
-            step("shapes", tape.shape_findings),
+            step("shapes", lambda: tape.single.findings),
         ]
         for thing in shown:
             if thing is not None:
@@ -205,7 +205,7 @@ _OF_A_VARIANT: dict[str, Callable[[Any], Any]] = {
     "arguments of the last": lambda variant: variant.infer_arguments(len(variant) - 1),
     "arguments as recorded": lambda variant: variant.infer_arguments(layout="recorded"),
     "arguments completed": lambda variant: variant.infer_arguments({}),
-    "shape findings": lambda variant: variant.shape_findings(),
+    "findings": lambda variant: variant.findings,
 }
 _OF_A_TAPE: dict[str, Callable[[Any], Any]] = {
     "each position": lambda tape: [tape[at] for at in range(len(tape))][:_CALLS],

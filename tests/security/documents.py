@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from calltape_analyzer.redacting.redacted_records import BEGIN_NS
+from calltape_analyzer.redacting.redaction import BEGIN_NS
 from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, unpack

@@ -16,7 +16,7 @@ import torch
 from selenium.webdriver.common.keys import Keys
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
+from calltape_analyzer.cli.viewing import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_analyzer.variant import table_of
 from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from calltape_analyzer.cli import page_server
-from calltape_analyzer.cli.page_server import PageServer, page_of_viewer, variants_of
+from calltape_analyzer.cli import viewing
+from calltape_analyzer.cli.viewing import PageServer, page_of_viewer, variants_of
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_schema.errors import TapeError
 from tests.analyzer.cli.commands import COMMAND, run
@@ -69,7 +69,7 @@ def test_only_a_browser_that_goes_away_is_no_error(
     def fails(path: str) -> bytes:
         raise error
 
-    monkeypatch.setattr(page_server, "variants_of", fails)
+    monkeypatch.setattr(viewing, "variants_of", fails)
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         asked(server, f"{server.root}variants/0")
     found = capsys.readouterr().err

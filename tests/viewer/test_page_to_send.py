@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli.page_server import page_of_viewer
+from calltape_analyzer.cli.viewing import page_of_viewer
 from calltape_analyzer.variant import table_of
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape

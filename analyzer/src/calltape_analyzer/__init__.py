@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.exporters import DynamicAxes, dynamic_axes
     from calltape_analyzer.text import printable
-    from calltape_analyzer.variant import Acceptance, Variant, VariantList, VariantShapes
+    from calltape_analyzer.variant import Acceptance, Variant, VariantList
     from calltape_analyzer.variants.facts import CountedRange
     from calltape_analyzer.variants.variant_findings import (
         DimensionFinding,
@@ -172,7 +172,6 @@ __all__ = [
     "Variant",
     "VariantFindings",
     "VariantList",
-    "VariantShapes",
     "VariantVerdict",
     "__version__",
     "bundle",
@@ -259,7 +258,7 @@ _NAMES = {
     "tape": ("Tape",),
     "targets.exporters": ("DynamicAxes", "dynamic_axes"),
     "text": ("printable",),
-    "variant": ("Acceptance", "Variant", "VariantList", "VariantShapes"),
+    "variant": ("Acceptance", "Variant", "VariantList"),
     "variants.variant_findings": (
         "DimensionFinding",
         "IntFinding",

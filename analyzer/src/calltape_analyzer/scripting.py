@@ -449,11 +449,11 @@ def python_of_variants(
     """
     imports: set[tuple[str, str]] = set()
 
-    def shown(name: str, column: Column) -> _Source:
+    def shown(_: Column) -> _Source:
         imports.add(("torch.export", "Dim"))
         return _Source("Dim.AUTO")
 
-    parts = {variant.name: variant._named_shapes(None, shown) for variant in variants}
+    parts = {variant.name: variant._nested(variant.facts, shown) for variant in variants}
     shapes: Any = next(iter(parts.values())) if len(parts) == 1 else parts
     lines = [f"dynamic_shapes = {_spread(shapes, imports)}"]
     if part is not None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.observing.groups import Observations
     from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.program_source import BatchFor, DimNames
-    from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList, VariantShapes
+    from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList
 
 __all__ = ["Tape", "check_tape"]
 
@@ -230,19 +230,6 @@ class Tape(RecordedCalls, ProgramSource):
         a whole tape."""
         return dict(self._selected)
 
-    @bounded()
-    def shape_findings(self, set_batch_dimension_for: BatchFor = None) -> VariantShapes:
-        """The dynamic dimensions with their evidence, as plain data and without torch.
-
-        Args:
-            set_batch_dimension_for: as for :meth:`infer_dynamic_shapes`.
-
-        Raises:
-            InferenceError: one program cannot serve the calls.
-            UsageError: for names that do not exist.
-        """
-        return self.single.shape_findings(set_batch_dimension_for)
-
     def _signature(self) -> Signature:
         return self.signature
 
@@ -270,6 +257,7 @@ class Tape(RecordedCalls, ProgramSource):
         return self._with_records(answer)
 
     @property
+    @bounded()
     def single(self) -> Variant:
         """The calls as those of one program: the only variant, or all of them united. Calls that
         leave an argument out are completed.

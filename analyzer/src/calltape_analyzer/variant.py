@@ -19,7 +19,7 @@ from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter, CallSource
 from calltape_analyzer.observing.traffic_counters import counters_of_evidence, has_raised
-from calltape_analyzer.plain_data import MAX_ROWS, PlainData, Shown, Sketch, Text
+from calltape_analyzer.plain_data import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.program_source import (
     BatchFor,
     DimKind,
@@ -50,7 +50,6 @@ __all__ = [
     "FoundVariant",
     "Variant",
     "VariantList",
-    "VariantShapes",
     "calls_left_out",
     "chosen_variants",
     "find_variants",
@@ -71,21 +70,6 @@ class Acceptance(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.accepted
-
-
-class VariantShapes(PlainData):
-    """The dynamic dimensions of a variant.
-
-    Attributes:
-        variant: its name.
-        dynamic_shapes: nested like the arguments: for each tensor, ``{axis: name}`` of its dynamic
-            axes; for an int that varied, its name; and None for constants.
-        findings: the evidence.
-    """
-
-    variant: Text
-    dynamic_shapes: Any
-    findings: VariantFindings
 
 
 @dataclass(eq=False)
@@ -224,33 +208,6 @@ class Variant(ProgramSource, Shown):
         first = facts.group.first if facts.completions else facts.rows.first
         tree = self._tape.calls.inputs_at(first)
         return nested_shapes(tree, facts, self.sorter, self._tape.class_index, shown)
-
-    def _named_shapes(
-        self, declared: BatchFor, shown: Callable[[str, Column], Any]
-    ) -> tuple[Any, ...] | dict[str, Any]:
-        """The same, by the name of the symbol and the column."""
-        facts = self._declared(declared)
-        name_symbols(facts)
-        names = {column: symbol.name for symbol in facts.symbols for column in symbol.columns}
-        return self._nested(facts, lambda column: shown(names[column], column))
-
-    @bounded()
-    def shape_findings(self, set_batch_dimension_for: BatchFor = None) -> VariantShapes:
-        """The dynamic dimensions with their evidence, as plain data and without torch.
-
-        Args:
-            set_batch_dimension_for: as for :meth:`infer_dynamic_shapes`.
-
-        Raises:
-            UsageError: for names that do not exist.
-        """
-        facts = self._declared(set_batch_dimension_for)
-        shapes = self._named_shapes(set_batch_dimension_for, lambda name, _: name)
-        if facts is self.facts:
-            return VariantShapes(variant=self.name, dynamic_shapes=shapes, findings=self.findings)
-        name_symbols(facts)
-        findings = findings_of(facts, self._found.address)
-        return VariantShapes(variant=self.name, dynamic_shapes=shapes, findings=findings)
 
     def _dimension_names(self, facts: VariantFacts, names: DimNames) -> dict[Column, str]:
         """The names of the dynamic dimensions: of their symbols, or the given ones. A given name

@@ -41,7 +41,7 @@ OF_PYTHON = {
     "programs/programs.py": "programs are installed in Python",
     "progress.py": "HTML of notebooks",
     "pytree/rendering.py": "a repr",
-    "cli/page_server.py": "HTTP",
+    "cli/viewing.py": "HTTP",
     "exporting/onnx/translations.py": "options of torch",
     "exporting/onnx/conversion.py": "options of torch",
 }

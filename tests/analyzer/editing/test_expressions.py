@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import UsageError
-from calltape_analyzer.editing.expressions import Expression
+from calltape_analyzer.editing.choice import Expression
 
 SIZES = {"n": 3, "x[0]": 4, "x[-1]": 8, "cache.layers.0.keys[2]": 9, "xs.1": 5, "zero": 0}
 

@@ -105,7 +105,7 @@ def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
 def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(items(n))
-        return tape.shape_findings
+        return lambda: tape.single.findings
 
     grows_little(make, 80)
 

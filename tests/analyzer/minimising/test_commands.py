@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calltape_analyzer.minimising.checks import CommandCheck, Outcome
+from calltape_analyzer.minimising.search import CommandCheck, Outcome
 
 TRACEBACK = """cat >&2 <<END
 Traceback (most recent call last):

@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.minimising.checks import Outcome, normalised
-from calltape_analyzer.minimising.search import Search, fewest, smallest_number, without_most
+from calltape_analyzer.minimising.search import (
+    Outcome,
+    Search,
+    fewest,
+    normalised,
+    smallest_number,
+    without_most,
+)
 from calltape_analyzer.writing.lineage import Numbering
 from tests.analyzer.tapes import write_tape
 

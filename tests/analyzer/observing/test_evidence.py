@@ -37,7 +37,7 @@ def test_all_analyses_count_the_same_calls(
     tmp_path: Path, sizes: tuple[int, ...], counted: int, seen: list[int]
 ) -> None:
     with tape_of(tmp_path / "a.tape", *sizes) as tape:
-        findings = tape.shape_findings().findings
+        findings = tape.single.findings
         (variant,) = tape.variants()
         (dimension, _) = tape.explain("x").parts[0].dimensions
         assert findings.calls == tape.observations().calls == len(variant) == counted

@@ -216,7 +216,7 @@ def test_an_end_that_lies_is_damage_and_nothing_worse(tmp_path: Path) -> None:
         assert [error.path for error in tape.damage] == [str(path)] * 2
         assert {error.kind for error in tape.damage} <= {"invalid", "limit", "damaged"}
         tape.variants()
-        tape.shape_findings()
+        _ = tape.single.findings
     shown = run("info", path)
     assert "\x1b" not in shown.out
     assert "Traceback" not in shown.err

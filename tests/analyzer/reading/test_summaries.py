@@ -42,7 +42,7 @@ def answers(tape: Tape) -> dict[str, Any]:
     """What a tape says of all its calls together."""
     found: dict[str, Any] = {"coverage": tape.coverage, "calls": len(tape)}
     try:
-        found["shapes"] = tape.shape_findings().model_dump()
+        found["shapes"] = tape.single.findings.model_dump()
     except TapeError as error:
         found["shapes"] = str(error)
     found["variants"] = [variant.findings.model_dump() for variant in tape.variants()]

@@ -45,7 +45,7 @@ def answers(tape: Tape, programs: Sequence[Any] = (), *, counts: bool = True) ->
     listed = [] if isinstance(variants, str) else list(variants)
     names = {name: None for one in listed for name in one.facts.group.layout.arguments}
     said = {
-        "shapes": [_asked(lambda one=one: one.shape_findings().findings) for one in listed],
+        "shapes": [_asked(lambda one=one: one.findings) for one in listed],
         "variants": variants if isinstance(variants, str) else [one.findings for one in listed],
         "explain": [_asked(lambda name=name: tape.explain(name)) for name in names],
         "check": [_asked(lambda one=one: check(tape, one).rows) for one in programs],

@@ -70,4 +70,4 @@ def test_a_later_file_has_an_earlier_call(tmp_path: Path) -> None:
             open_tape(tmp_path / path) as tape,
             pytest.raises(InferenceError, match=r"in call 1, more has no key"),
         ):
-            tape.shape_findings()
+            _ = tape.single.findings

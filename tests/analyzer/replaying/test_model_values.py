@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.replaying.model_values import CallValue, match_inputs
+from calltape_analyzer.replaying.replaying import CallValue, match_inputs
 
 X = CallValue("x", "", "tensor", 0)
 Y = CallValue("y", "", "tensor", 1)

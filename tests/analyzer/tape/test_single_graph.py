@@ -79,7 +79,7 @@ def test_an_argument_that_some_calls_lack_is_in_the_arguments(tmp_path: Path) ->
     assert torch.equal(tape.infer_arguments().args[1], calls[2][0][1])
     # As long as the dimension that it always equalled.
     assert torch.equal(tape.infer_arguments(0).args[1], torch.zeros(2, 3))
-    assert tape.shape_findings().findings.calls == 4
+    assert tape.single.findings.calls == 4
 
 
 def test_sizes_that_divide_calls_divide_no_answer(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_removed_inputs_stay_removed(tmp_path: Path) -> None:
         assert tape.remove_inputs(["y"]) == 2
         assert tape.infer_dynamic_shapes() == {"kwargs": {"x": dynamic}}
         assert list(tape.infer_arguments(1).kwargs) == ["x"]
-        findings = tape.shape_findings(set_batch_dimension_for=True).findings
+        findings = tape.single.findings
         assert [tensor.argument for tensor in findings.tensors] == ["x"]
 
 
@@ -299,7 +299,7 @@ import calltape_analyzer
 assert set(calltape_analyzer.__all__) <= set(dir(calltape_analyzer))
 with calltape_analyzer.open_tape(sys.argv[1]) as tape:
     shown = [calltape_analyzer.render(call.record.inputs) for call in tape]
-    names = [tensor.name for tensor in tape.shape_findings().findings.tensors]
+    names = [tensor.name for tensor in tape.single.findings.tensors]
 heavy = {"torch", "numpy", "transformers", "typer", "rich"} & set(sys.modules)
 assert not heavy, heavy
 try:

@@ -48,6 +48,23 @@ def test_a_made_tape_reads_like_a_recorded_one(tmp_path: Path) -> None:
         assert replay(made, model).reproduced == 3
 
 
+def test_tensors_lie_in_memory_as_recorded_ones(tmp_path: Path) -> None:
+    class Joining(torch.nn.Module):
+        def forward(self, *parts):
+            return torch.cat([part.flatten() for part in parts])
+
+    x, model = torch.arange(6.0), Joining()
+    parts = x[0:4], x[2:6], torch.ones(2, 3).T, torch.ones(1, 2).expand(3, 2)
+    with record(model, tmp_path / "recorded.tape"):
+        model(*parts)
+    path = write_tape(tmp_path / "made.tape", [call(*parts)], model)
+    with open_tape(path) as made, open_tape(tmp_path / "recorded.tape") as recorded:
+        assert made[0].record.inputs.facts() == recorded[0].record.inputs.facts()
+        one, other, *_ = made[0].inputs.args
+        other[0] = 9.0
+        assert one.tolist() == [0.0, 1.0, 9.0, 3.0]
+
+
 def test_a_made_tape_has_what_it_is_given(tmp_path: Path) -> None:
     x = torch.ones(2)
     calls = [call(x), call(x).returns(None), call(a=(x, x), b="text").returns([x, 3])]

@@ -48,7 +48,7 @@ SEVERAL: dict[str, list[Given]] = {
 
 def errors_of(tape: Tape) -> list[str]:
     found = []
-    for ask in (tape.infer_dynamic_shapes, tape.infer_arguments, tape.shape_findings):
+    for ask in (tape.infer_dynamic_shapes, tape.infer_arguments, lambda: tape.single):
         try:
             ask()
         except InferenceError as error:

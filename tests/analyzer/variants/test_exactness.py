@@ -192,14 +192,14 @@ def test_what_varied_in_any_variant_is_dynamic_in_one_program_of_all(
     variants = tape.variants()
     check_counts(tape, variants)
     try:
-        shapes = tape.shape_findings()
+        findings = tape.single.findings
     except InferenceError:
         assert len(variants) > 1
         return
-    assert shapes.findings.calls == len(tape)
+    assert findings.calls == len(tape)
     dynamic = {
         (tensor.argument, tensor.path, one.axis): one.dynamic
-        for tensor in shapes.findings.tensors
+        for tensor in findings.tensors
         for one in tensor.dimensions
     }
     seen: dict[Any, set[int]] = defaultdict(set)

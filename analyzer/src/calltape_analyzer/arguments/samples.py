@@ -8,7 +8,6 @@ tensors within their recorded range, texts of their recorded length.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,22 +22,26 @@ from calltape_analyzer.observing.size_table import SizeRow, Span
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.description import describe_as_recorded
 from calltape_analyzer.pytree.memory import (
-    Place,
     contiguous,
     copies,
     is_apart,
     on_device,
-    place_of,
     place_together,
     relaid_together,
 )
 from calltape_analyzer.pytree.nodes import nested_places, with_children
 from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
-from calltape_analyzer.pytree.tensors import dtype_of, has_flags, with_flags, zeros
+from calltape_analyzer.pytree.tensors import (
+    dtype_of,
+    facts_of_tensors,
+    has_flags,
+    with_flags,
+    zeros,
+)
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree
-from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, walk
+from calltape_schema.tree import Node, OpaqueNode, ScalarNode, walk
 
 __all__ = [
     "CompleteInputs",
@@ -46,7 +49,6 @@ __all__ = [
     "Sample",
     "complete_inputs",
     "completed",
-    "facts_of_tensors",
     "has_synthetic_values",
     "in_variant",
     "nudged",
@@ -336,51 +338,16 @@ class LiveCall:
         described = describe_as_recorded((tuple(args), dict(kwargs)), lambda: sorter.module_names)
         root: Node = described.node
         tensors = described.tensors
-        context = Context.now((str(one.device) for one in tensors), sorter.modes)
+        leaves, objects = facts_of_tensors(tensors), list(map(id, tensors))
+        context = Context.now((one.device for one in leaves), sorter.modes)
         layout = layout_of_inputs(
             root, described.scalars, sorter.signature, sorter.renamed, context, sorter.ordered
         )
-        leaves, objects = facts_of_tensors(tensors), list(map(id, tensors))
         self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars, objects)
         self.sample = Sample(
             [tensors[place.number] for place in layout.tensors],
             layout.scalars_of(described.scalars),
         )
-
-
-def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
-    """The facts of live tensors by which calls are sorted, as a tape would have them."""
-    import torch
-
-    memories: dict[Any, list[int]] = {}
-    places: dict[int, Place] = {}
-    for i, tensor in enumerate(tensors):
-        if tensor.layout is torch.strided and tensor.device.type != "meta":
-            with suppress(RuntimeError, NotImplementedError):  # a subclass without memory
-                memory = tensor.device, tensor.untyped_storage()._cdata
-                places[i] = place_of(tensor)
-                memories.setdefault(memory, []).append(i)
-    shared: dict[int, tuple[int, int]] = {}
-    for number, members in enumerate(memories.values()):
-        if len(members) > 1:
-            begin = min(places[i].offset for i in members)
-            shared |= {i: (number, places[i].offset - begin) for i in members}
-    found: list[Leaf] = []
-    for i, tensor in enumerate(tensors):
-        storage, offset = shared.get(i, (None, 0))
-        is_plain = i not in places or tensor.is_contiguous()
-        found.append(
-            Leaf.model_construct(
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                shape=tuple(int(size) for size in tensor.shape),
-                layout=str(tensor.layout).removeprefix("torch."),
-                strides=None if is_plain else places[i].strides,
-                requires_grad=tensor.requires_grad,
-                storage=storage,
-                offset=offset,
-            )
-        )
-    return found
 
 
 _STAND_INS: dict[str, Any] = {"int": 1, "float": 1.0, "complex": (1.0, 0.0)}

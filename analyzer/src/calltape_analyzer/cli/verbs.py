@@ -157,9 +157,9 @@ VERBS = (
         {1: "failure: nothing fails every time, and nothing is written; or an error"},
     ),
     Verb("redact", "edits", "Remove what may identify a person or a machine.", _LOST),
-    Verb("bundle", "handing_on", "Pack a redacted tape, a script and versions into a zip file."),
-    Verb("convert", "handing_on", "Convert a tape to a folder of safetensors files, or back."),
-    Verb("table", "handing_on", "Write the calls to a Parquet, Arrow or CSV file."),
+    Verb("bundle", "edits", "Pack a redacted tape, a script and versions into a zip file."),
+    Verb("convert", "edits", "Convert a tape to a folder of safetensors files, or back."),
+    Verb("table", "edits", "Write the calls to a Parquet, Arrow or CSV file."),
 )
 
 

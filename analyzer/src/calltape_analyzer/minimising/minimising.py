@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
-from calltape_analyzer.minimising.checks import Check, CommandCheck, FunctionCheck
 from calltape_analyzer.minimising.reductions import (
     drop_arguments,
     drop_calls,
@@ -19,7 +18,13 @@ from calltape_analyzer.minimising.reductions import (
     shrink_sizes,
     simplify_values,
 )
-from calltape_analyzer.minimising.search import Search, TimeUpError
+from calltape_analyzer.minimising.search import (
+    Check,
+    CommandCheck,
+    FunctionCheck,
+    Search,
+    TimeUpError,
+)
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape

@@ -33,7 +33,7 @@ from calltape_analyzer.progress import watched
 from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.replaying.model_values import CallValue, match_inputs
+from calltape_analyzer.replaying.replaying import CallValue, match_inputs
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.output_file import TemporaryFolder
 

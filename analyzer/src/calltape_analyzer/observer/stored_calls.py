@@ -20,12 +20,13 @@ from calltape_analyzer.errors import InferenceError, KeyTypeError, UnsupportedEr
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.signature import Key, PassedArguments, Signature
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.description import Description, describe
+from calltape_analyzer.pytree.description import Description, describe_as_recorded
 from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot
 from calltape_analyzer.pytree.memory import as_before, as_numbers
 from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.rendering import render
+from calltape_analyzer.pytree.tensors import facts_of_tensors
 from calltape_analyzer.reading.call import Call
 from calltape_schema.tree import BoolNode, Leaf, Node, NoneNode, ScalarNode
 
@@ -43,7 +44,7 @@ class Argument:
         node: its spec.
         form: how it flattens.
         call: that passed it; None if it came from the caller of an inference.
-        facts: of the leaves of the call.
+        facts: of the leaves of the call, or of what was given.
         given: what came from the caller of an inference.
     """
 
@@ -57,8 +58,11 @@ class Argument:
     @classmethod
     def of_value(cls, key: Key, value: Any) -> Argument:
         """An argument made of a Python value."""
-        described = describe(value)
-        return cls(key, described.node, described.form(), given=described)
+        described = describe_as_recorded(value)
+        facts = facts_of_tensors(described.tensors)
+        flattener = Flattener(facts, described.scalars, ClassIndex(described.classes))
+        form = flattener.flatten(described.node)
+        return cls(key, described.node, form, facts=facts, given=described)
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
@@ -72,7 +76,7 @@ class Argument:
 
     def shape(self, leaf: int) -> Shape:
         """The sizes of one tensor."""
-        return self.facts[leaf].shape if self.given is None else self.given.shape(leaf)
+        return self.facts[leaf].shape
 
     def tensor(self, leaf: int) -> Any:
         """One tensor, read or copied anew, because an export may leave marks on it; without its

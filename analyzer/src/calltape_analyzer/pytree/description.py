@@ -1,12 +1,9 @@
-"""From Python values to the nodes of a spec: as ``torch.export`` sees them, and as the recorder
-writes them.
+"""From Python values to the nodes of a spec, as the recorder writes them.
 
 Takes what a caller passes to an inference (arguments, ``value_if_missing``), or an argument or
 result of a live call; returns the node that describes it, with its tensors and scalars, so that it
-is treated like what stands on a tape, and can be compared with it. To ``torch.export``, a class
-that is registered with torch's pytree is what its registration flattens it to. The recorder decides
-in ``calltape_recorder.capture.walk``; what is decided here must agree with it, and tests compare
-both.
+is treated like what stands on a tape, and can be compared with it. The recorder decides in
+``calltape_recorder.capture.walk``; what is decided here must agree with it, and tests compare both.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from calltape_analyzer.pytree.classes import ModuleKey, name_of, registration_of
-from calltape_analyzer.pytree.flattening import FlatTree, flatten
 from calltape_analyzer.pytree.nodes import ITSELF, is_nested_node
 from calltape_analyzer.pytree.tensors import is_shapeless, is_tensor, nested_parts
 from calltape_schema.cache_classes import is_cache
@@ -56,7 +52,6 @@ from calltape_schema.tree import (
 
 __all__ = [
     "Description",
-    "describe",
     "describe_as_recorded",
     "describe_result",
     "has_module_keys",
@@ -99,28 +94,33 @@ class Description:
     classes: dict[str, type] = field(default_factory=dict)
     module_names: Callable[[], Mapping[int, str]] | None = None
 
-    def form(self) -> FlatTree:
-        """Its flattened form. :func:`describe` has flattened registered classes already."""
-        return flatten(self.node)
 
-    def shape(self, leaf: int) -> tuple[int, ...]:
-        """The sizes of one of its tensors."""
-        return tuple(int(size) for size in self.tensors[leaf].shape)
+def describe_as_recorded(
+    value: Any, module_names: Callable[[], Mapping[int, str]] | None = None
+) -> Description:
+    """Describes an argument as the recorder does. A tensor that occurs twice is two leaves. While
+    tracing, a symbol is the number that it stands for; which of its two values a bool has is a
+    condition of the trace.
 
-
-def describe(value: Any) -> Description:
-    """Describes a value as ``torch.export`` sees it.
-
-    A tensor that occurs twice is two leaves. While tracing, a symbol is the number that it stands
-    for; which of its two values a bool has is a condition of the trace.
+    Args:
+        value: the argument.
+        module_names: gives the names of modules that are keys of dicts, by their identity.
     """
-    description = Description(value)
-    description.node = Describer(description).node(value)
+    description = Description(value, module_names=module_names)
+    description.node = _OfArgument(description).node(value)
     return description
 
 
-class Describer:
-    """Makes the nodes of one value. Subclasses decide differently about some types.
+def describe_result(value: Any) -> Description:
+    """Describes what a model returned as the recorder does: like an argument, and objects of any
+    class by their attributes."""
+    description = Description(value)
+    description.node = _OfResult(description).node(value)
+    return description
+
+
+class _OfArgument:
+    """Makes the nodes of one value, in the order in which the recorder decides.
 
     Attributes:
         of_inputs: whether the value is an argument, or a part of one.
@@ -130,9 +130,13 @@ class Describer:
 
     def __init__(self, to: Description) -> None:
         self.to = to
+        self.open: set[int] = set()
+        self.in_context = False
 
     def node(self, value: Any) -> Node:
         cls = type(value)
+        if id(value) in self.open:
+            return self.opaque(cls, ITSELF)
         if value is None:
             return _NONE
         if cls is bool:
@@ -140,20 +144,37 @@ class Describer:
         if cls in SCALARS:
             return self.scalar(SCALARS[cls], value)
         if is_tensor(value):
-            parts = nested_parts(value, of_input=self.of_inputs)
-            if parts is not None:
-                return self.nested_tensor(parts)
-            if is_shapeless(value):
-                return self.opaque(cls, "a nested tensor in the strided layout")
-            self.to.tensors.append(value)
-            return TensorNode(kind="tensor", leaf=len(self.to.tensors) - 1)
-        return self.other(value, cls) or self.unknown(value, cls)
+            return self.opaque(cls) if self.in_context else self.tensor(value, cls)
+        if not _is_module(value):
+            if (constant := self.constant(value, cls)) is not None:
+                return constant
+            with self.within(value):
+                if (container := self.container(value, cls)) is not None:
+                    return container
+        return self.unknown(value, cls)
 
-    def other(self, value: Any, cls: type) -> Node | None:
-        return self.container(value, cls) or self.constant(value, cls)
+    @contextmanager
+    def within(self, value: Any) -> Iterator[None]:
+        """Within the block, a part of the value that is the value itself is not described again."""
+        self.open.add(id(value))
+        try:
+            yield
+        finally:
+            self.open.discard(id(value))
 
-    def unknown(self, value: Any, cls: type) -> Node:
-        return self.opaque(cls)
+    def tensor(self, value: Any, cls: type) -> Node:
+        parts = nested_parts(value, of_input=self.of_inputs)
+        if parts is not None:
+            return FieldsNode.model_construct(
+                kind="object",
+                type=NESTED_TENSOR,
+                fields=tuple(parts),
+                children=self.nodes(parts.values()),
+            )
+        if is_shapeless(value):
+            return self.opaque(cls, "a nested tensor in the strided layout")
+        self.to.tensors.append(value)
+        return TensorNode(kind="tensor", leaf=len(self.to.tensors) - 1)
 
     def opaque(self, cls: type, reason: str = "not described") -> Node:
         return OpaqueNode.model_construct(kind="opaque", type=name_of(cls), reason=reason)
@@ -184,164 +205,6 @@ class Describer:
         if value is ...:
             return NoneNode(kind="ellipsis")
         return self.subclassed(value, cls)
-
-    def subclassed(self, value: Any, cls: type) -> Node | None:
-        for plain, kind in SCALARS.items():
-            if isinstance(value, plain):
-                return self.scalar(kind, plain(value), name_of(cls))
-        if cls.__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "ndim", 1):
-            item = value.item()
-            if type(item) in SCALARS:
-                return self.scalar(SCALARS[type(item)], item, name_of(cls))
-        return None
-
-    def container(self, value: Any, cls: type) -> Node | None:
-        if cls in SEQUENCES:
-            return self.sequence(SEQUENCES[cls], value)
-        if isinstance(value, tuple) and hasattr(cls, "_fields"):
-            return self.fields("namedtuple", cls, dict(zip(cls._fields, value, strict=True)))
-        if isinstance(value, dict) and cls.__module__ in ("builtins", "collections"):
-            children = self.nodes(value.values())
-            name = None if cls is dict else name_of(cls)
-            return DictNode.model_construct(
-                kind="dict", keys=tuple(value), children=children, type=name
-            )
-        is_object = is_cache(cls) and hasattr(value, "__dict__")
-        registered = registration_of(cls)
-        if registered is not None:
-            return self.custom(value, cls, registered)
-        if dataclasses.is_dataclass(cls):
-            return self.fields("dataclass", cls, present_fields(value))
-        if is_object and not isinstance(value, dict):
-            return self.fields("object", cls, vars(value))
-        return None
-
-    def nodes(self, values: Iterable[Any]) -> tuple[Node, ...]:
-        return tuple(self.node(value) for value in values)
-
-    def sequence(self, kind: SequenceKind, values: Iterable[Any], cls: type | None = None) -> Node:
-        """The node of a sequence; ``cls`` is its class, unless that is a plain one."""
-        if cls is not None:
-            self.to.classes[name_of(cls)] = cls
-        name = None if cls is None else name_of(cls)
-        return SequenceNode.model_construct(kind=kind, children=self.nodes(values), type=name)
-
-    def fields(self, kind: FieldsKind, cls: type, state: Mapping[str, Any]) -> Node:
-        self.to.classes[name_of(cls)] = cls
-        return FieldsNode.model_construct(
-            kind=kind,
-            type=name_of(cls),
-            fields=tuple(state),
-            children=self.nodes(state.values()),
-        )
-
-    def nested_tensor(self, parts: Mapping[str, Any]) -> Node:
-        """The node of a nested tensor with these parts."""
-        return FieldsNode.model_construct(
-            kind="object",
-            type=NESTED_TENSOR,
-            fields=tuple(parts),
-            children=self.nodes(parts.values()),
-        )
-
-    def custom(self, value: Any, cls: type, registered: Any) -> Node:
-        children, context = registered.flatten_fn(value)
-        return CustomNode.model_construct(
-            kind="custom",
-            type=name_of(cls),
-            context=self.context(context),
-            children=self.nodes(children),
-        )
-
-    def context(self, value: Any) -> Node:
-        return _NONE
-
-
-def present_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass. Of a model output of transformers only those that are present."""
-    if isinstance(value, dict):
-        return dict(dict.items(value))
-    return {
-        declared.name: getattr(value, declared.name)
-        for declared in dataclasses.fields(value)
-        if hasattr(value, declared.name)
-    }
-
-
-_MODULE_KEYS = "keys that are modules"
-"""Why a dict was not described: nobody knows which model they are parts of."""
-
-
-def has_module_keys(root: Node) -> bool:
-    """Whether a dict below a node was not described for that."""
-    return any(isinstance(n, OpaqueNode) and n.reason == _MODULE_KEYS for n in walk(root))
-
-
-# How the plain value of a subclass is read without calling what the subclass overrides.
-_PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
-    int: ("int", lambda value: int.__add__(value, 0)),
-    float: ("float", float.__float__),
-    complex: ("complex", lambda value: complex.__add__(value, 0)),
-    str: ("str", lambda value: str.__getitem__(value, slice(None)) + ""),
-    bytes: ("bytes", lambda value: bytes.__getitem__(value, slice(None))),
-    bytearray: ("bytes", bytes),
-}
-
-
-def describe_as_recorded(
-    value: Any, module_names: Callable[[], Mapping[int, str]] | None = None
-) -> Description:
-    """Describes an argument as the recorder does. A tensor that occurs twice is two leaves.
-
-    Args:
-        value: the argument.
-        module_names: gives the names of modules that are keys of dicts, by their identity.
-    """
-    description = Description(value, module_names=module_names)
-    description.node = _AsRecorded(description).node(value)
-    return description
-
-
-def describe_result(value: Any) -> Description:
-    """Describes what a model returned as the recorder does: like an argument, and objects of any
-    class by their attributes."""
-    description = Description(value)
-    description.node = _OfResult(description).node(value)
-    return description
-
-
-class _AsRecorded(Describer):
-    """Decides in the same order as the recorder."""
-
-    def __init__(self, to: Description) -> None:
-        super().__init__(to)
-        self.open: set[int] = set()
-        self.in_context = False
-
-    def node(self, value: Any) -> Node:
-        if id(value) in self.open:
-            return self.opaque(type(value), ITSELF)
-        if self.in_context and is_tensor(value):
-            return self.opaque(type(value))
-        return super().node(value)
-
-    def other(self, value: Any, cls: type) -> Node | None:
-        if _is_module(value):
-            return None
-        found = self.constant(value, cls)
-        if found is not None or value is ...:
-            return found
-        with self.within(value):
-            return self.container(value, cls)
-
-    @contextmanager
-    def within(self, value: Any) -> Iterator[None]:
-        """Within the block, a part of the value that is the value itself is not described again."""
-        self.open.add(id(value))
-        try:
-            yield
-        finally:
-            self.open.discard(id(value))
 
     def subclassed(self, value: Any, cls: type) -> Node | None:
         for base, (kind, plain) in _PLAIN_VALUES.items():
@@ -443,8 +306,67 @@ class _AsRecorded(Describer):
         finally:
             self.in_context = before
 
+    def nodes(self, values: Iterable[Any]) -> tuple[Node, ...]:
+        return tuple(self.node(value) for value in values)
 
-class _OfResult(_AsRecorded):
+    def sequence(self, kind: SequenceKind, values: Iterable[Any], cls: type | None = None) -> Node:
+        """The node of a sequence; ``cls`` is its class, unless that is a plain one."""
+        if cls is not None:
+            self.to.classes[name_of(cls)] = cls
+        name = None if cls is None else name_of(cls)
+        return SequenceNode.model_construct(kind=kind, children=self.nodes(values), type=name)
+
+    def fields(self, kind: FieldsKind, cls: type, state: Mapping[str, Any]) -> Node:
+        self.to.classes[name_of(cls)] = cls
+        return FieldsNode.model_construct(
+            kind=kind,
+            type=name_of(cls),
+            fields=tuple(state),
+            children=self.nodes(state.values()),
+        )
+
+    def custom(self, value: Any, cls: type, registered: Any) -> Node:
+        children, context = registered.flatten_fn(value)
+        return CustomNode.model_construct(
+            kind="custom",
+            type=name_of(cls),
+            context=self.context(context),
+            children=self.nodes(children),
+        )
+
+
+def present_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass. Of a model output of transformers only those that are present."""
+    if isinstance(value, dict):
+        return dict(dict.items(value))
+    return {
+        declared.name: getattr(value, declared.name)
+        for declared in dataclasses.fields(value)
+        if hasattr(value, declared.name)
+    }
+
+
+_MODULE_KEYS = "keys that are modules"
+"""Why a dict was not described: nobody knows which model they are parts of."""
+
+
+def has_module_keys(root: Node) -> bool:
+    """Whether a dict below a node was not described for that."""
+    return any(isinstance(n, OpaqueNode) and n.reason == _MODULE_KEYS for n in walk(root))
+
+
+# How the plain value of a subclass is read without calling what the subclass overrides.
+_PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
+    int: ("int", lambda value: int.__add__(value, 0)),
+    float: ("float", float.__float__),
+    complex: ("complex", lambda value: complex.__add__(value, 0)),
+    str: ("str", lambda value: str.__getitem__(value, slice(None)) + ""),
+    bytes: ("bytes", lambda value: bytes.__getitem__(value, slice(None))),
+    bytearray: ("bytes", bytes),
+}
+
+
+class _OfResult(_OfArgument):
     """Describes objects of any class too, as the recorder does with outputs, within its bounds."""
 
     of_inputs = False

@@ -38,7 +38,6 @@ __all__ = [
     "FlatTree",
     "Flattener",
     "Slot",
-    "flatten",
     "is_empty",
     "mapping_keys",
 ]
@@ -110,65 +109,9 @@ class FlatTree:
         return tuple(parts) if self.kind == "tuple" else parts
 
 
-Registered = Callable[["FieldsNode | DictNode | SequenceNode", str], "FlatTree | None"]
-"""Returns the flat tree of an object whose class is registered in this process, or None."""
-
-
-def flatten(node: Node, registered: Registered | None = None, path: str = "") -> FlatTree:
-    """The flat tree of a node.
-
-    Args:
-        node: an argument, or any part of one.
-        registered: called for each node of a class, before the rule for unregistered classes.
-        path: of the node, below the argument.
-    """
-
-    def flat(nodes: Iterable[tuple[Any, Node]]) -> tuple[FlatTree, ...]:
-        return tuple(flatten(child, registered, f"{path}.{name!s}") for name, child in nodes)
-
-    if isinstance(node, DictNode) and (node.type is None or node.type in _MAPPINGS):
-        return FlatTree("dict", children=flat(named_children(node)), keys=node.keys)
-    if isinstance(node, SequenceNode) and node.kind in ("list", "tuple") and node.type is None:
-        kind: FormKind = "list" if node.kind == "list" else "tuple"
-        return FlatTree(kind, children=flat(named_children(node)))
-    if isinstance(node, CustomNode):
-        # Its registration was active in the recorder, and has flattened it by one level.
-        return FlatTree("list", children=flat(named_children(node)))
-    # A dict or a list of a class that torch does not take apart by itself flattens to the tensors
-    # in it, as an object does.
-    is_other_sequence = isinstance(node, SequenceNode) and node.kind != "list"
-    if isinstance(node, FieldsNode | DictNode | SequenceNode) and not is_other_sequence:
-        found = registered(node, path) if registered is not None else None
-        if found is not None:
-            return found
-        if isinstance(node, FieldsNode) and node.kind == "namedtuple":
-            parts = flat(named_children(node))
-            return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
-        if node.kind == "dataclass":
-            # torch.export.register_dataclass leaves out the fields that are None.
-            present = (one for one in named_children(node) if not isinstance(one[1], NoneNode))
-            return FlatTree("list", children=flat(present))
-        return FlatTree("list", children=tuple(_tensors_below(node, registered, path)))
-    return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
-
-
 def _is_tensor(node: Any) -> TypeGuard[TensorNode]:
     # A NumPy array is a constant to torch.export.
     return isinstance(node, TensorNode) and node.kind == "tensor"
-
-
-def _tensors_below(node: Node, registered: Registered | None, path: str) -> Iterator[FlatTree]:
-    """The tensors in an object, in the order of its attributes and as one flat list (``k0, v0, k1,
-    v1``). A cache inside the object stays a list by itself."""
-    for name, child in named_children(node):
-        below = f"{path}.{name!s}"
-        if isinstance(child, FieldsNode) and is_cache_name(child.type):
-            yield flatten(child, registered, below)
-        elif not _is_tensor(child):
-            yield from _tensors_below(child, registered, below)
-        # A private tensor is context. A private container is where a mapping keeps its items.
-        elif not (isinstance(node, FieldsNode) and name.startswith("_")):
-            yield flatten(child, None, below)
 
 
 def is_empty(node: Any) -> bool:
@@ -216,14 +159,54 @@ class Flattener:
         self._stand_ins: dict[int, Any] = {}
         self._leaf_of: dict[int, int] = {}
 
-    def flatten(self, node: Node) -> FlatTree:
-        """The flat tree of an argument, by the rule of the module."""
-        return flatten(node, self._registered_form if "torch" in sys.modules else None)
+    def flatten(self, node: Node, path: str = "") -> FlatTree:
+        """The flat tree of an argument, or of the part of one at a path, by the rule of the
+        module."""
+
+        def flat(nodes: Iterable[tuple[Any, Node]]) -> tuple[FlatTree, ...]:
+            return tuple(self.flatten(child, f"{path}.{name!s}") for name, child in nodes)
+
+        if isinstance(node, DictNode) and (node.type is None or node.type in _MAPPINGS):
+            return FlatTree("dict", children=flat(named_children(node)), keys=node.keys)
+        if isinstance(node, SequenceNode) and node.kind in ("list", "tuple") and node.type is None:
+            kind: FormKind = "list" if node.kind == "list" else "tuple"
+            return FlatTree(kind, children=flat(named_children(node)))
+        if isinstance(node, CustomNode):
+            # Its registration was active in the recorder, and has flattened it by one level.
+            return FlatTree("list", children=flat(named_children(node)))
+        # A dict or a list of a class that torch does not take apart by itself flattens to the
+        # tensors in it, as an object does.
+        is_other_sequence = isinstance(node, SequenceNode) and node.kind != "list"
+        if isinstance(node, FieldsNode | DictNode | SequenceNode) and not is_other_sequence:
+            if (found := self._registered_form(node, path)) is not None:
+                return found
+            if isinstance(node, FieldsNode) and node.kind == "namedtuple":
+                parts = flat(named_children(node))
+                return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
+            if node.kind == "dataclass":
+                # torch.export.register_dataclass leaves out the fields that are None.
+                present = (one for one in named_children(node) if not isinstance(one[1], NoneNode))
+                return FlatTree("list", children=flat(present))
+            return FlatTree("list", children=tuple(self._tensors_below(node, path)))
+        return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
+
+    def _tensors_below(self, node: Node, path: str) -> Iterator[FlatTree]:
+        """The tensors in an object, in the order of its attributes and as one flat list (``k0, v0,
+        k1, v1``). A cache inside the object stays a list by itself."""
+        for name, child in named_children(node):
+            below = f"{path}.{name!s}"
+            if isinstance(child, FieldsNode) and is_cache_name(child.type):
+                yield self.flatten(child, below)
+            elif not _is_tensor(child):
+                yield from self._tensors_below(child, below)
+            # A private tensor is context. A private container is where a mapping keeps its items.
+            elif not (isinstance(node, FieldsNode) and name.startswith("_")):
+                yield self.flatten(child, below)
 
     def _registered_form(
         self, node: FieldsNode | DictNode | SequenceNode, path: str
     ) -> FlatTree | None:
-        if node.kind == "namedtuple":
+        if node.kind == "namedtuple" or "torch" not in sys.modules:
             return None  # torch keeps named tuples as they are, registered or not
         cls = self._classes.get(node.type or "")
         registered = None if cls is None else registration_of(cls)

@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_offsets",
     "dtype_of",
+    "facts_of_tensors",
     "has_flags",
     "is_row_of_indices",
     "is_shapeless",
@@ -200,6 +201,46 @@ def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
             f"no {str(dtype).removeprefix('torch.')} can be synthesized: {_first_line(error)}",
             advice=without_the_argument(),
         ) from None
+
+
+def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
+    """What a tape has of live tensors besides their values: dtype, shape, device and whether they
+    require gradients, and how they lie in memory, with what they share of it."""
+    import torch
+
+    strides: dict[int, tuple[int, ...]] = {}
+    begins: dict[int, int] = {}
+    memories: dict[Any, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if tensor.layout is not torch.strided:
+            continue
+        with suppress(RuntimeError, NotImplementedError):  # a subclass without memory
+            if not tensor.is_contiguous():
+                strides[i] = tensor.stride()
+            if tensor.device.type != "meta":
+                memory = tensor.device, tensor.untyped_storage()._cdata
+                begins[i] = int(tensor.storage_offset()) * tensor.dtype.itemsize
+                memories.setdefault(memory, []).append(i)
+    shared: dict[int, tuple[int, int]] = {}
+    for number, members in enumerate(one for one in memories.values() if len(one) > 1):
+        begin = min(begins[i] for i in members)
+        shared |= {i: (number, begins[i] - begin) for i in members}
+    found: list[Leaf] = []
+    for i, tensor in enumerate(tensors):
+        storage, offset = shared.get(i, (None, 0))
+        found.append(
+            Leaf.model_construct(
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                shape=tuple(int(size) for size in tensor.shape),
+                strides=strides.get(i),
+                device=str(tensor.device),
+                layout=str(tensor.layout).removeprefix("torch."),
+                requires_grad=tensor.requires_grad,
+                storage=storage,
+                offset=offset,
+            )
+        )
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -33,7 +33,7 @@ from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.pytree.nodes import ABSENT, Unknown, values_in
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.replaying.model_values import (
+from calltape_analyzer.replaying.replaying import (
     CallValue,
     advice_for,
     match_inputs,

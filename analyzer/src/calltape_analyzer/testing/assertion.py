@@ -26,7 +26,7 @@ from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.replaying.replaying import replay, replay_with
+from calltape_analyzer.replaying.replaying import replay
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, listed, printable
 from calltape_analyzer.writing.lineage import derived_manifest, unkept_of
@@ -196,7 +196,7 @@ class Updates:
                 run has a different outcome for the same call.
         """
         outcomes = NewOutcomes()
-        report = replay_with(tape, model, outcomes=outcomes.add, **options)
+        report = replay(tape, model, outcomes=outcomes.add, **options)
         updated: list[ReportRow] = []
         for row in () if report.is_unsteady else report.failing:
             call = call_of(tape, row)

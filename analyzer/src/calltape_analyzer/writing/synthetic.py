@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
 from calltape_analyzer.pytree.nodes import nodes_with_paths
+from calltape_analyzer.pytree.tensors import facts_of_tensors
 from calltape_analyzer.writing.lineage import new_manifest
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.blob import stored_as
@@ -126,8 +126,8 @@ def build_tree(
         if document["kind"] == "custom":
             nodes.append(document["context"])
     leaves = []
-    for number, storage in enumerate(_storages(tensors)):
-        facts = {**_facts(tensors[number]), **({} if storage is None else {"storage": storage})}
+    for number, leaf in enumerate(facts_of_tensors(tensors)):
+        facts = _facts(tensors[number], leaf)
         if "missing" not in facts:
             if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
                 facts["missing"] = f"{facts['dtype']} has no encoding"
@@ -156,36 +156,15 @@ def build_tree(
     )
 
 
-def _storages(tensors: Sequence[Any]) -> list[int | None]:
-    """The number of the storage of each tensor that shares it with others; None for the others."""
+def _facts(tensor: Any, leaf: Leaf) -> dict[str, Any]:
+    """The encoded facts of a tensor, except for its key."""
     import torch
 
-    pointers: list[int] = []
-    for one in tensors:
-        has_none = one.layout is not torch.strided or one.is_meta or not one.numel()
-        pointers.append(0 if has_none else int(one.untyped_storage().data_ptr()))
-    counts = Counter(pointers)
-    shared = [pointer for pointer in counts if pointer and counts[pointer] > 1]
-    numbers = {pointer: number for number, pointer in enumerate(shared)}
-    return [numbers.get(pointer) for pointer in pointers]
-
-
-def _facts(tensor: Any) -> dict[str, Any]:
-    """The encoded facts of a tensor, except for its key and storage."""
-    import torch
-
-    facts: dict[str, Any] = {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-    }
-    if tensor.device.type != "cpu":
-        facts["device"] = str(tensor.device)
-    if tensor.layout is not torch.strided:
-        layout = str(tensor.layout).removeprefix("torch.")
-        return facts | {"layout": layout, "missing": f"a tensor of layout {layout}"}
-    if not tensor.is_contiguous():
-        facts["strides"] = list(tensor.stride())
-        axes = enumerate(zip(tensor.shape, tensor.stride(), strict=True))
+    facts: dict[str, Any] = leaf.model_dump(exclude_none=True, exclude_defaults=True)
+    if leaf.layout != "strided":
+        return facts | {"missing": f"a tensor of layout {leaf.layout}"}
+    if leaf.strides is not None:
+        axes = enumerate(zip(leaf.shape, leaf.strides, strict=True))
         facts["expanded"] = [axis for axis, (size, step) in axes if step == 0 and size > 1]
     flags = {
         "requires_grad": tensor.requires_grad,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import Sample, facts_of_tensors, nudged
+from calltape_analyzer.arguments.samples import Sample, nudged
 from calltape_analyzer.arguments.sizings import Sizing, recorded_sizing
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
@@ -40,6 +40,7 @@ from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, End, Ended, Why
+from calltape_analyzer.pytree.tensors import facts_of_tensors
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 
