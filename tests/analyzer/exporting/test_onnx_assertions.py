@@ -89,7 +89,7 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
         assert (ran.program_error is None) == (marked == 3)
     assert ran.program_error is not None
     assert ran.program_error.is_condition
-    assert "a number that the values tell is at least 2" in str(ran.program_error.why)
+    assert "a number computed from the inputs is at least 2" in str(ran.program_error.why)
 
 
 class ChecksInABranch(torch.nn.Module):

@@ -249,10 +249,10 @@ def test_rejection_reads_like_the_condition(guard: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ("Ne(u0, 1)", "a number that the values tell is not 1"),
-        ("u4 >= 22", "a number that the values tell is at least 22"),
-        ("1.0 < zuf0", "a number that the values tell is more than 1.0"),
-        ("2*zuf0 <= 1.0", "a number that the values tell is at most 0.5"),
+        ("Ne(u0, 1)", "a number computed from the inputs is not 1"),
+        ("u4 >= 22", "a number computed from the inputs is at least 22"),
+        ("1.0 < zuf0", "a number computed from the inputs is more than 1.0"),
+        ("2*zuf0 <= 1.0", "a number computed from the inputs is at most 0.5"),
         (
             "Ne(ToFloat(floor(zuf0)), zuf0)",
             "float(floor(number)) is not number, where number follows from values",

@@ -95,7 +95,7 @@ class GroupKey(NamedTuple):
         )
 
 
-_WORDS = ("", "of rank ", "of layout ", "laid out in memory as ", "set to requires_grad=")
+_WORDS = ("", "of rank ", "of layout ", "laid out in memory as ", "of requires_grad ")
 
 
 class TensorFacts(NamedTuple):

@@ -317,8 +317,8 @@ def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
         if facts.memory:
             found[_Key("memory", path)] = _Phrase(f"{path} {facts.memory}", told)
         if facts.grad is not None:
-            grad = f"{path} requires_grad={facts.grad}"
-            found[_Key("grad", path)] = _Phrase(grad, told)
+            requires = "requires" if facts.grad else "requires no"
+            found[_Key("grad", path)] = _Phrase(f"{path} {requires} gradients", told)
     for pair in variant.group.key.shared:
         text = pair.text(layout.tensors)
         both = layout.tensors[pair.one], layout.tensors[pair.other]

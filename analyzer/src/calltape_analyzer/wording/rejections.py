@@ -125,12 +125,12 @@ def guard_in_words(text: str, names: Mapping[str, str]) -> str:
 
 
 def assertion_in_words(condition: str) -> str:
-    """An assertion as a sentence: ``a number that the values tell is not 1``."""
+    """An assertion as a sentence: ``a number computed from the inputs is not 1``."""
     sentence = _translated(condition)
     symbols = sorted(set(_SYMBOL.findall(sentence)))
     numbers = [one for one in symbols if not one.startswith("s")]
     if len(_SYMBOL.findall(sentence)) == 1 and numbers and sentence.startswith(f"{numbers[0]} is "):
-        return sentence.replace(numbers[0], "a number that the values tell", 1)
+        return sentence.replace(numbers[0], "a number computed from the inputs", 1)
     names = _numbered("number", numbers) | _numbered("size", [*{*symbols} - {*numbers}])
     sentence = _SYMBOL.sub(lambda match: names[match[0]], sentence)
     if numbers:
