@@ -80,8 +80,10 @@ def _call(data: bytes, reader: TapeReader, record: CallRecord, kinds: set[str]) 
             if error.kind != "unsupported":
                 raise
         for side, tree in _trees(record).items():
-            values[side] = [_value(data, reader, record, leaf) for leaf in tree.facts()]
-            kinds |= {"unsupported" for value in values[side] if "unsupported" in value}
+            values[side] = []
+            for leaf in tree.facts():
+                values[side].append(_value(data, reader, record, leaf))
+                kinds |= values[side][-1].keys() & {"unsupported"}
     except TapeError as error:
         kinds.add(error.kind)
         made["values"] = error.kind

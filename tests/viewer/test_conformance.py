@@ -7,14 +7,19 @@ import itertools
 import json
 import random
 import re
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_ROWS
+from calltape_schema.packing import pack
+from calltape_schema.tar import ZEROS_AT_END
 from tests.fixture_files import FIXTURES
 from tests.fuzz.mutator import Mutator, seeds
 from tests.schema.container.tapes import new_call, read_all, tape
@@ -22,6 +27,10 @@ from tests.viewer.node import NODE, VIEWER, answer, node
 
 import calltape_reader  # isort: skip
 import run_conformance  # isort: skip
+from attacks.attack import GROUP, group_with, plain_record  # isort: skip
+from counted_inputs import signature_of  # isort: skip
+from group_writing import section  # isort: skip
+from tape_writing import TapeBytes, inputs_root  # isort: skip
 
 pytestmark = pytest.mark.integration
 
@@ -144,6 +153,52 @@ def test_parts_of_all_tensors_of_a_call_are_counted(tmp_path: Path) -> None:
     assert [call["number"] for call in found["calls"] if call["values"] != "ok"] == ["65"]
     assert found["damage"] == ["limit"]
     assert read_all(data) == (list(range(65)), ["limit"])
+
+
+def large_tapes() -> Iterator[tuple[TapeBytes, dict[str, Any]]]:
+    """Tapes with as much as there may be, and with one more, of what makes no small file: bytes of
+    a group and of an end, and rows of the table. With each, what a reader finds."""
+    for more in (0, 1):
+        one = TapeBytes()
+        one.member(GROUP, enlarged(group_with(plain_record()), MAX_MEMBER_BYTES + more))
+        yield (
+            one,
+            {"calls": ["1"], "damage": []} if not more else {"calls": [], "damage": ["limit"]},
+        )
+        one = TapeBytes()
+        payload = pack(one.ending())
+        place = pack(struct.pack("<QQ8s", len(one.data), MAX_MEMBER_BYTES + more, b"calltape"))
+        envelope = pack([zlib.crc32(payload), payload])
+        one.member("end.msgpack", enlarged(envelope, MAX_MEMBER_BYTES + more, place))
+        one.data += ZEROS_AT_END
+        yield one, {"calls": [], "damage": ["damaged"] * more, "sealed": not more}
+        nodes = inputs_root({"kind": "scalar", "of": "int", "scalar": 0})
+        parts = [pack({"root": nodes, "leaves": 0, "scalars": 1}), pack([])]
+        scalars = sorted((pack([n]) for n in range(MAX_ROWS + more)),
+                         key=lambda packed: signature_of(*parts, packed))  # fmt: skip
+        numbers = struct.pack("<6Q", 1, 0, 0, 9, 9, 2**64 - 1) * len(scalars)
+        rows = [[0, 1, packed, b""] for packed in scalars]
+        one = TapeBytes()
+        table = pack({"parts": parts, "rows": rows, "numbers": numbers})
+        one.seal({"policy": len(rows)}, inputs=section(table))
+        yield one, {"calls": [], "damage": ["damaged"] * more, "sealed": True}
+
+
+def enlarged(content: bytes, size: int, last: bytes = b"") -> bytes:
+    """A short array with one element more, or two, so that it has so many bytes."""
+    zeros = size - len(content) - len(b"\xc6" + bytes(4)) - len(last)
+    head = bytes([content[0] + 1 + bool(last)]) + content[1:]
+    return head + b"\xc6" + zeros.to_bytes(4, "big") + bytes(zeros) + last
+
+
+def test_what_is_large_has_limits(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    for made, expected in large_tapes():
+        path.write_bytes(made.data)
+        for found in (json.loads(node(READER, path).stdout), calltape_reader.document(str(path))):
+            assert {key: found[key] for key in expected if key != "calls"} | {
+                "calls": [call["number"] for call in found["calls"]]
+            } == expected
 
 
 OPENED = """

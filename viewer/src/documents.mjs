@@ -9,7 +9,7 @@ import { Decoder } from "../vendor/msgpack/Decoder.mjs";
 import { crc32 } from "./checksums.mjs";
 import { TapeError, damaged, overLimit, unsupported } from "./errors.mjs";
 import {
-  MAX_DOCUMENT_BYTES, MAX_DOCUMENT_NESTING, MAX_DOCUMENT_VALUES, MAX_INT_BYTES,
+  MAX_DOCUMENT_BYTES, MAX_DOCUMENT_NESTING, MAX_DOCUMENT_VALUES, MAX_INT_BYTES, MAX_MEMBER_BYTES,
 } from "./limits.mjs";
 
 /** A float of a tape. Of a NaN, which JavaScript does not tell from another one, it has the bits. */
@@ -196,13 +196,13 @@ class StrictDecoder extends Decoder {
 const decoder = new StrictDecoder();
 
 /**
- * One msgpack document.
+ * One msgpack document, of at most so many bytes.
  *
  * @throws {TapeError} damaged or limit
  */
-export function unpack(bytes) {
-  if (bytes.length > MAX_DOCUMENT_BYTES) {
-    throw overLimit(`a document has ${bytes.length} bytes (at most ${MAX_DOCUMENT_BYTES})`);
+export function unpack(bytes, most = MAX_DOCUMENT_BYTES) {
+  if (bytes.length > most) {
+    throw overLimit(`a document has ${bytes.length} bytes (at most ${most})`);
   }
   try {
     return decoder.document(bytes);
@@ -223,7 +223,7 @@ export function openEnvelope(bytes) {
 
 /** The same, and the `last` element of the envelope. */
 export function envelopeOf(bytes) {
-  const found = unpack(bytes);
+  const found = unpack(bytes, MAX_MEMBER_BYTES);
   const [checksum, payload] = Array.isArray(found) ? found : [];
   if (!isInt(checksum) || !(payload instanceof Uint8Array)) {
     throw damaged("not an envelope [crc32, payload]");

@@ -3,8 +3,8 @@
 import { isInt, plainInt, unpack } from "./documents.mjs";
 import { damaged, invalid, overLimit, unsupported } from "./errors.mjs";
 import {
-  MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES, MAX_SHARED_TIMES, MAX_TABLE_TIMES,
-  MAX_WIDTH,
+  MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES, MAX_MEMBER_BYTES, MAX_SHARED_TIMES,
+  MAX_TABLE_TIMES, MAX_WIDTH,
 } from "./limits.mjs";
 import { areEqual } from "./nesting.mjs";
 import { recordOf } from "./records.mjs";
@@ -122,7 +122,7 @@ export class Group {
  * @throws {TapeError} damaged, invalid, limit or unsupported
  */
 export async function groupOf(content, offset, id) {
-  const found = unpack(content);
+  const found = unpack(content, MAX_MEMBER_BYTES);
   const [tape, place, width, ...sections] = Array.isArray(found) ? found : [];
   if (!(tape instanceof Uint8Array) || !(place instanceof Uint8Array) || place.length !== PLACE_BYTES || !isInt(width) || sections.length < 2) {
     throw damaged("not a group [tape, place, width, table, documents]");

@@ -25,6 +25,7 @@ from calltape_schema.bounds import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_TOKENS,
     MAX_INT_BYTES,
+    MAX_MEMBER_BYTES,
     most,
 )
 from calltape_schema.errors import TapeError
@@ -312,7 +313,7 @@ def envelope_of(data: bytes) -> tuple[bytes, Any]:
     Raises:
         TapeError: as :func:`open_envelope`.
     """
-    envelope = unpack(data)
+    envelope = unpack(data, MAX_MEMBER_BYTES)
     if (
         not is_array(envelope)
         or len(envelope) < 2
