@@ -76,8 +76,6 @@ def test_ways_to_name_a_dimension(llm: Path) -> None:
     assert expected.axis == 2
     assert explained(llm, "past_key_values.1[2]") == expected
     assert explained(llm, "past_key_values.1", -1) == expected
-    assert explained(llm, "past_key_values", 2, path="1") == expected
-    assert explained(llm, "past_key_values", 2, path=".1") == expected
     assert str(expected).startswith("past_key_values.1[2]\n")
     assert only(expected).why == "always 8, in 6 of 6 calls"
 
@@ -116,7 +114,7 @@ def test_names_that_do_not_exist(llm: Path) -> None:
     with pytest.raises(UsageError, match="no dimension -3"):
         explained(llm, "input_ids", -3)
     with pytest.raises(UsageError, match=r"past_key_values\.0"):
-        explained(llm, "past_key_values", path="00")
+        explained(llm, "past_key_values.00")
 
 
 def test_a_symbol_has_no_axes(llm: Path) -> None:

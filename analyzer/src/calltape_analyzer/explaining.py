@@ -56,7 +56,6 @@ def explain(
     argument: str,
     axis: int | None = None,
     *,
-    path: str = "",
     only: Collection[str] | None = None,
 ) -> Explanation:
     """Says why a dimension, an int or an argument is what it is; see :meth:`Tape.explain`.
@@ -64,13 +63,13 @@ def explain(
     Args:
         tape: has the calls.
         variants: all of its variants, which are evidence of each other.
-        argument, axis, path: as there.
+        argument, axis: as there.
         only: the names of the variants to explain; all by default.
 
     Raises:
         UsageError: no call passes the subject, or no tensor there has the dimension.
     """
-    text = f"{argument}.{path.lstrip('.')}" if path else argument
+    text = argument
     others = _OtherVariants(variants)
     chosen = [one for one in variants if only is None or one.name in only]
     reasons = [_VariantReasons(tape, one, others) for one in chosen]

@@ -383,7 +383,7 @@ class Tape(RecordedCalls, ProgramSource):
         return VariantList(Variant(self, one) for one in self._variants)
 
     @bounded()
-    def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
+    def explain(self, argument: str, axis: int | None = None) -> Explanation:
         """Explains, for each variant, why a dimension, an int or an argument is what it is, and
         which calls show it. ``str()`` of the result is text for people. Reads no tensor bytes.
 
@@ -392,7 +392,6 @@ class Tape(RecordedCalls, ProgramSource):
                 inside one as :meth:`variants` writes it (``"cache.layers.0.keys"``, also with a
                 dimension: ``"input_ids[1]"``), or the name of a symbol (``"batch_size"``).
             axis: one dimension, counted from the end if negative; by default all of them.
-            path: the place inside the argument, if it is not part of ``argument``.
 
         Raises:
             UsageError: for something that no call passes, or a dimension that no tensor there has;
@@ -401,7 +400,7 @@ class Tape(RecordedCalls, ProgramSource):
         from calltape_analyzer.explaining import explain
 
         chosen = None if self._chosen is None else [variant.name for variant in self._chosen]
-        return explain(self.whole, self.whole.variants(), argument, axis, path=path, only=chosen)
+        return explain(self.whole, self.whole.variants(), argument, axis, only=chosen)
 
     @bounded()
     def remove_inputs(self, names: Sequence[str | int]) -> int:

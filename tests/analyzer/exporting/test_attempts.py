@@ -33,7 +33,7 @@ def test_model_that_branches_on_a_size_becomes_several_programs(tmp_path: Path) 
         tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)], [call(t(4, 3)), call(t(20, 3))]
     )
     assert len(programs) == 2
-    names = [programs.accepting(t(n, 3)) for n in (3, 4, 5, 30)]
+    names = [programs.inputs_for(t(n, 3))[0] for n in (3, 4, 5, 30)]
     assert names[0] == names[1] != names[2] == names[3]
 
 

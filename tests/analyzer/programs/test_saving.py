@@ -459,7 +459,7 @@ def test_a_placeholder_for_an_unknown_class_is_named(tmp_path: Path) -> None:
         f"cache is a Placeholder for {__name__}:Kept, which was not known when the programs were "
         "loaded; load_programs(..., classes=[Kept])"
     )
-    for ask in (programs, programs.accepting):
+    for ask in (programs, programs.inputs_for):
         with pytest.raises(NoVariant) as refused:
             ask(t(1, 1, 3), cache, use_cache=True)
         assert said in map(str, refused.value.reasons.values())

@@ -194,21 +194,6 @@ class Programs(Mapping[str, Program], Shown):
         # All programs of one export have the same runtime.
         return next((p.model.tolerances for p in self._programs.values()), Tolerances())
 
-    def accepting(self, *args: Any, **kwargs: Any) -> str:
-        """The name of the program that would accept these arguments, as far as that is known
-        without running it.
-
-        Raises:
-            NoVariant: no program would; says why not.
-        """
-        live = LiveCall(args, kwargs, self.sorter)
-        found, reasons = accepting_programs(self, live.placed)
-        if not found:
-            raise no_variant(
-                "no program is for these arguments", self, live.placed, reasons, self.missing
-            )
-        return found[0].name
-
     def inputs_for(self, *args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         """The name of the program that accepts these arguments, and the inputs of its file by name
         and in order, to run the file without calltape. What the call lacks, such as the cache of a

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.wording import notes, reasons, rejections, verdicts
+from calltape_analyzer.wording import reasons, rejections, verdicts
 
 __all__ = ["in_words"]
 
 _WORDS: Mapping[type[Fact], Any] = {
-    **notes.WORDS, **reasons.WORDS, **rejections.WORDS, **verdicts.WORDS
+    **reasons.WORDS, **rejections.WORDS, **verdicts.WORDS
 }  # fmt: skip
 
 

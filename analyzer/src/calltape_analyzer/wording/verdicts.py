@@ -17,7 +17,7 @@ from calltape_analyzer.pytree.nodes import BESIDE, POLICY
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.text import counted, joined, listed, printable, some_of
-from calltape_analyzer.wording.notes import draws_text
+from calltape_analyzer.wording.reasons import draws_text
 
 __all__ = ["WORDS", "last_lines"]
 
