@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import ExportOptions, NoVariant, Programs, export, load_programs
+from calltape_analyzer import (
+    ExportOptions,
+    NoVariant,
+    Programs,
+    TapeError,
+    export,
+    load_programs,
+)
 from calltape_analyzer.programs.notes import Unwritten
 from calltape_analyzer.variants.variant_findings import findings_of
 from tests.analyzer.exported import assert_as_module, call, made, taped
@@ -200,6 +208,13 @@ def test_argument_that_is_written_to_and_returned(tmp_path: Path) -> None:
         # As of the model: elements that share memory cannot be written to.
         with pytest.raises(RuntimeError, match="single memory location"):
             each(t(5, 3), torch.ones(1, 3).expand(5, 3))
+    manifest = tmp_path / "saved" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    assert document["programs"][0]["written"] == [[1, 1]]
+    document["programs"][0]["written"] = [[1, 2]]
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(TapeError, match="its manifest contradicts itself: a tensor"):
+        load_programs(tmp_path / "saved")
 
 
 def test_prefill_and_decode_become_one_model(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def _programs(
             list(document["notes"]),
             document["state"],
             unwritten=document["unwritten"],
-            written=document["written"],
+            written=dict(document["written"]),
             draws=document["draws"],
             no_aliases=document["no_aliases"],
             made_by=document["made_by"],

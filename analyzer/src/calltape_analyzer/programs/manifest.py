@@ -277,7 +277,7 @@ class SavedProgram(TypedDict):
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
-    written: Annotated[dict[Place, Place], at_most(_MAX_LEAVES)]
+    written: Annotated[Many[tuple[Place, Place]], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
     no_aliases: Annotated[frozenset[Place], Field(fail_fast=True)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]

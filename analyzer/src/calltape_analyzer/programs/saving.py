@@ -309,7 +309,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "notes": tuple(program.all_notes),
         "state": program.state,
         "unwritten": program.unwritten,
-        "written": program.written,
+        "written": tuple(program.written.items()),
         "draws": program.draws,
         "no_aliases": program.no_aliases,
         "device": program.device,
@@ -505,7 +505,7 @@ def check_program(program: Program) -> None:
     zeros = program.variant.zeros
     for columns in (*zeros.accepted, *zeros.rejected):
         _check_columns(group, columns)
-    for place in (*program.variant.frozen, *program.no_aliases):
+    for place in (*program.variant.frozen, *program.no_aliases, *program.written.values()):
         _expect(place < len(group.layout.tensors), "a tensor")
     for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")
