@@ -19,7 +19,7 @@ recorder says: a reader takes them, and who writes tapes may not."""
 
 HOSTILE = sorted(
     path for path in (FIXTURES / "hostile").glob("*.tape")
-    if not path.stem.startswith(("field_", "reading_"))
+    if not path.stem.startswith(("field_", "reading_", "ruling_"))
 )  # fmt: skip
 """The hostile tapes, but for those with a single wrong field, and those that tell two readings of
 FORMAT.md apart, which only readers are held to."""

@@ -138,7 +138,7 @@ def test_a_function_of_a_model_of_functions() -> None:
     from calltape_analyzer.model.calls import as_module
 
     found = [fact.name for fact in queried_facts(as_module(of_function))]
-    assert found == ["is_neg", "requires_grad"]
+    assert found == ["is_neg"]
     assert [fact.name for fact in queried_facts(of_function)] == found
 
 
