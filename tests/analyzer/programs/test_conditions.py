@@ -257,11 +257,11 @@ def test_rejection_reads_like_the_condition(guard: str, text: str) -> None:
             "Ne(ToFloat(floor(zuf0)), zuf0)",
             "float(floor(number)) is not number, where number follows from values",
         ),
-        ("Eq(ToFloat(s77), zuf0)", "float(size) is number, where number follows from values"),
-        ("0 <= ((s27//u1))", "size // number is at least 0, where number follows from values"),
+        ("Eq(ToFloat(s77), zuf0)", "float(input) is number, where number follows from values"),
+        ("0 <= ((s27//u1))", "input // number is at least 0, where number follows from values"),
         (
             "(1 <= ((s27//u1))) & (Eq(u2, u1))",
-            "size // number_1 is at least 1, and number_2 is number_1, "
+            "input // number_1 is at least 1, and number_2 is number_1, "
             "where number_1 and number_2 follow from values",
         ),
         (

@@ -131,7 +131,7 @@ def assertion_in_words(condition: str) -> str:
     numbers = [one for one in symbols if not one.startswith("s")]
     if len(_SYMBOL.findall(sentence)) == 1 and numbers and sentence.startswith(f"{numbers[0]} is "):
         return sentence.replace(numbers[0], "a number computed from the inputs", 1)
-    names = _numbered("number", numbers) | _numbered("size", [*{*symbols} - {*numbers}])
+    names = _numbered("number", numbers) | _numbered("input", [*{*symbols} - {*numbers}])
     sentence = _SYMBOL.sub(lambda match: names[match[0]], sentence)
     if numbers:
         follow = "follows" if len(numbers) == 1 else "follow"
@@ -141,7 +141,7 @@ def assertion_in_words(condition: str) -> str:
 
 
 _SYMBOL = re.compile(r"\b(?:z?uf?|zf|s)\d+\b")
-"""What torch calls numbers of values, and sizes."""
+"""What torch calls numbers of values, and the sizes and ints of inputs."""
 
 
 def _numbered(name: str, symbols: Sequence[str]) -> dict[str, str]:
