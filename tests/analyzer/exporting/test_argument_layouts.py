@@ -391,9 +391,18 @@ def test_a_number_of_numpy_is_another_one_to_a_model_that_asks(
 
 def test_a_number_of_numpy_is_like_any_other_to_most_models(tmp_path: Path) -> None:
     model = Scaled()
+    sent = [call(torch.ones(n, 2), one(n)) for n in (3, 4) for one in (float, np.float64)]
+    programs = export(taped(tmp_path, model, sent), model)
+    assert torch.equal(programs(torch.ones(5, 2), np.float32(2.5)), torch.full((5, 2), 2.5))
+
+
+def test_without_numbers_of_numpy_on_the_tape_nobody_asks_about_them(tmp_path: Path) -> None:
+    model = Scaled()
     tape = taped(tmp_path, model, [call(torch.ones(n, 2), float(n)) for n in (3, 4)])
     programs = export(tape, model)
-    assert torch.equal(programs(torch.ones(5, 2), np.float32(2.5)), torch.full((5, 2), 2.5))
+    assert torch.equal(programs(torch.ones(5, 2), 2.5), torch.full((5, 2), 2.5))
+    with pytest.raises(NoVariant, match="t is of class float32, not float"):
+        programs(torch.ones(5, 2), np.float32(2.5))
 
 
 class Scaled(torch.nn.Module):

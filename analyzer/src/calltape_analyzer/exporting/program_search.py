@@ -211,7 +211,7 @@ class ProgramSearch:
         if unshared := sharing_unread(session, self._traceable(variants), seconds):
             session.sorter.ignore_sharing(unshared)
             variants = self._sorted()
-        if ordered := key_orders_read(session, self._traceable(variants), seconds):
+        if ordered := key_orders_read(session, self._traceable(variants), self.tape.calls, seconds):
             session.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
             scalars = {str(place) for one in variants for place in one.group.layout.scalars}

@@ -59,6 +59,7 @@ from calltape_analyzer.pytree.memory import (
 )
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.tree import ScalarNode, walk
 
 __all__ = [
     "ModelAliases",
@@ -398,28 +399,26 @@ def _expanded(tensor: Any) -> Any:
 
 
 def key_orders_read(
-    session: Session, variants: Sequence[VariantFacts], seconds: float
+    session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> frozenset[str]:
     """The paths of the dicts whose key order changes what the model returns, or whether it raises;
-    and those of the numbers for which it matters whether they are numpy's.
+    and those of the numbers of which the class counts: it matters whether they are numpy's, or none
+    of the tape is, so that nobody asked.
 
     Args:
         session: has the model.
-        variants: whose first calls run, if they have a dict with several keys, or a number. Of very
-            many variants, only the first ones.
+        variants: whose first calls run, if they have a dict with several keys, or a number of
+            numpy. Of very many variants, only the first ones.
+        calls: on the tape, of which the first ones are searched for numbers of numpy.
         seconds: how long the runs of one variant may take.
     """
-    found: set[str] = set()
+    found = {name for variant in variants for name in _numbers(variant)}
+    if found and any(map(_has_numpy, islice(calls, _MAX_SEARCHED))):
+        found.clear()  # the model is asked
 
     def unread(variant: VariantFacts) -> list[str]:
-        layout = variant.group.layout
-        numbers = (
-            str(place)
-            for place in layout.scalars
-            if place.kind in ("int", "float", "complex")
-            and not is_cache_argument(place.argument, layout.nodes[place.argument])
-        )
-        return [path for path in (*layout.unordered, *numbers) if path not in found]
+        may_matter = (*variant.group.layout.unordered, *_numbers(variant))
+        return [path for path in may_matter if path not in found]
 
     def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
         layout = turned_around(plan.template.layout, some)
@@ -428,6 +427,25 @@ def key_orders_read(
     for _, read in _which_matter(session, variants, unread, turned, seconds, Question.KEY_ORDER):
         found.update(read or ())
     return frozenset(found)
+
+
+def _numbers(variant: VariantFacts) -> list[str]:
+    """The paths of its numbers, but for those in caches."""
+    layout = variant.group.layout
+    return [
+        str(place)
+        for place in layout.scalars
+        if place.kind in ("int", "float", "complex")
+        and not is_cache_argument(place.argument, layout.nodes[place.argument])
+    ]
+
+
+def _has_numpy(call: Call) -> bool:
+    """Whether a number among the arguments is numpy's."""
+    nodes = walk(call.record.inputs.spec().root)
+    return any(
+        isinstance(one, ScalarNode) and (one.type or "").startswith("numpy:") for one in nodes
+    )
 
 
 _Names = tuple[str, str]
