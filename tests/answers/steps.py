@@ -12,10 +12,10 @@ from typing import Any
 import numpy
 import torch
 
+from calltape_recorder import record
 from tests.answers.exports import exported
 from tests.answers.normalising import FIXED, RECORDED
 from tests.answers.questions import ask
-from tests.answers.recording import record_case
 from tests.answers.subjects import Subject, subjects
 
 __all__ = ["STEPS"]
@@ -26,7 +26,11 @@ def _record(folder: Path, words: list[str]) -> dict[str, Any]:
     assert subject.case is not None
     path = _tape(folder, subject.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    record_case(subject.case, path)
+    module = subject.case.make()
+    with torch.no_grad(), record(module, path) as recorder:
+        subject.case.drive(module)
+    stats = recorder.stats()
+    assert stats.kept == stats.seen, f"{subject.name}: kept {stats.kept} of {stats.seen} calls"
     return {"answers": {}}
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_TOKENS, MAX_INT_BYTES
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import open_envelope, pack, pack_int, pack_text, seal_envelope, unpack
+from tests.raising import raises
 from tests.schema.container.tapes import peak_of
-from tests.schema.raising import raises
 
 PLAIN = st.recursive(
     st.none()
