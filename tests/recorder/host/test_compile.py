@@ -105,7 +105,7 @@ def test_graphs_compiled_before_attach_are_told_of(
 
 @pytest.mark.slow
 def test_the_compile_matrix(capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m tests.recorder.host.compile_matrix`` prints the table; its promises are kept."""
+    """All promises are kept; the table is printed."""
     rows = [compile_matrix.row(case) for case in compile_matrix.cases()]
     with capsys.disabled():
         print(f"\n{compile_matrix.HEADER}")

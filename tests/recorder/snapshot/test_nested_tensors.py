@@ -15,6 +15,7 @@ from calltape_recorder import Rate, record
 from calltape_schema.objects import NESTED_TENSOR
 from tests.recorder.calls import one
 from tests.recorder.models import Identity
+from tests.recorder.modes import WatchingFunctions, WatchingOperators
 from tests.recorder.reading import ReadCall, read
 
 LAYOUTS = [torch.jagged, torch.strided]
@@ -131,28 +132,8 @@ def test_values_that_are_not_wanted(tmp_path: Path, values: Any) -> None:
         assert call.record.inputs.scalars == (1,)
 
 
-class _Seen(torch.overrides.TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **kwargs or {})
-
-
-class _Dispatched(torch.utils._python_dispatch.TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **kwargs or {})
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", [_Seen, _Dispatched])
+@pytest.mark.parametrize("mode", [WatchingFunctions, WatchingOperators])
 def test_the_host_sees_nothing_of_it(
     tmp_path: Path, layout: torch.layout, mode: Callable[[], Any]
 ) -> None:
@@ -162,7 +143,7 @@ def test_the_host_sees_nothing_of_it(
     with record(model, tmp_path / "t.tape"), mode() as seen:
         for _ in range(3):
             assert model(value) is value
-    assert seen.names == []
+    assert seen.seen == []
     assert vars(value) == before
     assert value.grad_fn is None
     assert len(read(tmp_path / "t.tape").calls) == 3
