@@ -106,7 +106,7 @@ fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --
 fuzz-scripts: $(STAMP)  ## run what bundle and minimise write for forged tapes, in a sandbox, for SECONDS=600
 	$(BIN)/python -m tests.fuzz scripts --seconds $(SECONDS) $(ARGS)
 
-faults: $(STAMP)  ## plant deliberate faults, and see whether the tests find them: hours; ARGS="--hinted" takes half of one
+faults: $(STAMP)  ## plant deliberate faults, and see whether the tests find them: an hour; ARGS="--only NAME" tries one
 	$(BIN)/python -m tests.faults $(ARGS)
 
 house: $(STAMP)  ## what the code is made of: lines, files, functions with one use, private names in tests

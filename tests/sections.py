@@ -1,4 +1,4 @@
-"""Sections of tapes that tests forge."""
+"""Members and sections of tapes that tests forge."""
 
 from __future__ import annotations
 
@@ -6,8 +6,22 @@ import struct
 import zlib
 
 from calltape_schema.sections import ZLIB, Section
+from calltape_schema.tar import member_header, padding
 
-__all__ = ["deflated", "forged", "placed", "table_entries", "table_entry"]
+__all__ = [
+    "deflated", "forged", "member", "placed", "table_entries", "table_entry", "with_checksum",
+]  # fmt: skip
+
+
+def member(name: str, content: bytes) -> bytes:
+    """A member of a tape: its header, its content, and what fills the last block."""
+    return member_header(name, len(content)) + content + bytes(padding(len(content)))
+
+
+def with_checksum(header: bytes) -> bytes:
+    """A header that was changed, with the checksum of what it is now."""
+    blank = header[:148] + b" " * 8 + header[156:]
+    return blank[:148] + b"%06o\0 " % sum(blank) + blank[156:]
 
 
 def deflated(data: bytes, level: int = 6) -> Section:

@@ -24,8 +24,7 @@ from elements import elements, float_text  # isort: skip
 
 RUNNER = FIXTURES / "run_conformance.py"
 GOLDEN = sorted(run_conformance.tapes("golden"))
-FUTURE = sorted(run_conformance.tapes("future"))
-HOSTILE = sorted(run_conformance.tapes("hostile"))
+EVERY = [(part, path) for part in run_conformance.PARTS for path in run_conformance.tapes(part)]
 
 
 def judged(part: str, path: Path, found: dict[str, Any]) -> tuple[bool, str]:
@@ -36,19 +35,11 @@ def judged(part: str, path: Path, found: dict[str, Any]) -> tuple[bool, str]:
     return verdict
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_our_reader_finds_what_is_on_a_golden_tape(path: Path) -> None:
-    assert judged("golden", path, calltape_reader.document(str(path))) == (True, "")
-
-
-@pytest.mark.parametrize("path", FUTURE, ids=lambda path: path.stem)
-def test_our_reader_reads_of_a_later_version_what_it_knows(path: Path) -> None:
-    assert judged("future", path, calltape_reader.document(str(path))) == (True, "")
-
-
-@pytest.mark.parametrize("path", HOSTILE, ids=lambda path: path.stem)
-def test_our_reader_makes_of_a_hostile_tape_what_it_must(path: Path) -> None:
-    assert judged("hostile", path, calltape_reader.document(str(path))) == (True, "")
+@pytest.mark.parametrize(
+    ("part", "path"), EVERY, ids=lambda one: one.stem if isinstance(one, Path) else one
+)
+def test_our_reader_finds_what_it_must(part: str, path: Path) -> None:
+    assert judged(part, path, calltape_reader.document(str(path))) == (True, "")
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

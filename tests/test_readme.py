@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.docs.page import Page
-from tests.tour import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -84,10 +83,6 @@ def test_anchors_lead_somewhere() -> None:
         assert anchor in slugs, page
 
 
-def test_nothing_is_left_to_fill_in() -> None:
-    assert not re.findall(r"^[A-Z_]{4,}$", README, re.MULTILINE)
-
-
 def test_from_a_clone_all_distributions_are_installed() -> None:
     """They need each other in one version, so that they must all be found in the clone."""
     commands = re.findall(r"^(?:uv )?pip install (?:--no-sources )?(\./.*)$", README, re.MULTILINE)
@@ -114,7 +109,3 @@ def test_its_costs_are_rows_of_the_table() -> None:
     figure = r"\d[\d,.]* ?(?:×|µs|ms|s|MiB|GiB|%|bytes)(?!\w)"
     told = set(re.findall(figure, section[0])) - set(re.findall(figure, "\n".join(rows)))
     assert not told  # in the text, and in no row
-
-
-def test_the_tour_has_pages() -> None:
-    assert all((ROOT / page).exists() for page in PAGES)

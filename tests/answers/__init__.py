@@ -5,7 +5,7 @@ exports some of the models, and compares the answers with the files. A differenc
 mistake or a change that somebody wanted: then ``--update`` writes the files, and the commit says
 why.
 
-``subjects`` says which tapes and models there are, ``recording``, ``questions`` and ``exports``
-make the answers, ``normalising`` leaves out what another run or machine changes, ``comparing``
-finds the differences, and ``running`` spreads the work over processes.
+``subjects`` says which tapes and models there are, ``questions`` and ``exports`` make the answers,
+``normalising`` leaves out what another run or machine changes, ``comparing`` finds the differences,
+and ``running`` spreads the work over processes.
 """

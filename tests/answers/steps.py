@@ -1,10 +1,11 @@
-"""What one process of a run does: record a model, ask tapes, or export a model."""
+"""What one process of a run does: record a model, ask tapes, export a model, or judge an export."""
 
 from __future__ import annotations
 
 import os
 import random
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import numpy
 import torch
 
+from calltape_recorder import record
 from tests.answers.exports import exported
 from tests.answers.normalising import FIXED, RECORDED
 from tests.answers.questions import ask
-from tests.answers.recording import record_case
 from tests.answers.subjects import Subject, subjects
+from tests.zoo.judging import judge
 
 __all__ = ["STEPS"]
 
@@ -26,7 +28,11 @@ def _record(folder: Path, words: list[str]) -> dict[str, Any]:
     assert subject.case is not None
     path = _tape(folder, subject.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    record_case(subject.case, path)
+    module = subject.case.make()
+    with torch.no_grad(), record(module, path, overwrite=True) as recorder:
+        subject.case.drive(module)
+    stats = recorder.stats()
+    assert stats.kept == stats.seen, f"{subject.name}: kept {stats.kept} of {stats.seen} calls"
     return {"answers": {}}
 
 
@@ -53,6 +59,14 @@ def _export(folder: Path, words: list[str]) -> dict[str, Any]:
     return {"answers": {name: {f"export to {target}": RECORDED.value(found)}}}
 
 
+def _judge(folder: Path, words: list[str]) -> dict[str, Any]:
+    name, target = words
+    case = subjects()[name].case
+    assert case is not None
+    warnings.simplefilter("ignore")
+    return {"answers": {name: judge(case, _tape(folder, name), target).as_dict()}}
+
+
 def _tape(folder: Path, name: str) -> Path:
     return folder / f"{name}.tape"
 
@@ -74,5 +88,8 @@ def _settled(step: Callable[[Path, list[str]], dict[str, Any]]) -> Any:
     return run
 
 
-STEPS = {"record": _settled(_record), "ask": _settled(_ask), "export": _settled(_export)}
+STEPS = {
+    "record": _settled(_record), "ask": _settled(_ask), "export": _settled(_export),
+    "judge": _settled(_judge),
+}  # fmt: skip
 """By name; each takes the folder of the run and words, and gives plain data."""

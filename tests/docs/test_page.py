@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.page import Command, Page
+from tests.docs.page import Page
 
 TEXT = """# A page
 
@@ -41,14 +41,6 @@ def page(folder: Path, text: str) -> Page:
     path = folder / "page.md"
     path.write_text(text)
     return Page(path)
-
-
-def test_blocks(tmp_path: Path) -> None:
-    found = page(tmp_path, TEXT)
-    assert set(found.files) == {"one.py"}
-    assert found.program.count("print") == 2
-    assert found.commands == [Command("python one.py", "from a file\n"), Command("true", "")]
-    assert found.prints == ["from the page\n12.5 s…\n"]
 
 
 def test_a_page_that_is_true(tmp_path: Path) -> None:

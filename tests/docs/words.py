@@ -1,15 +1,13 @@
 """How many words the pages have, against what each subject may have.
 
-``python -m tests.docs.words`` prints the table, and ends with 1 if a subject has too many, or if a
-line outside of tables and code is longer than 120 columns. Code blocks, what a tool generates (the
-reference, the table of workarounds) and the description of the format are not counted.
+Code blocks, what a tool generates (the reference, the table of workarounds) and the description of
+the format are not counted.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 __all__ = ["MAX_COLUMNS", "SUBJECTS", "TOTAL", "long_lines", "pages", "words_of"]
@@ -80,25 +78,3 @@ def every_page() -> list[Path]:
         ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return [ROOT / name for name in listed.stdout.splitlines()]
-
-
-def main() -> int:
-    total, wrong = 0, False
-    for subject, (limit, patterns) in SUBJECTS.items():
-        counts = {path: words_of(path) for path in pages(patterns)}
-        words = sum(counts.values())
-        total += words
-        wrong |= words > limit
-        print(f"{words:>6,} of {limit:>6,}  {subject}{'  TOO MANY' * (words > limit)}")
-        for path, count in counts.items():
-            print(f"{count:>18,}  {path.relative_to(ROOT)}")
-    print(f"{total:>6,} of {TOTAL:>6,}  in all{'  TOO MANY' * (total > TOTAL)}")
-    for path in pages(tuple(one for _, patterns in SUBJECTS.values() for one in patterns)):
-        for number in long_lines(path):
-            wrong = True
-            print(f"{path.relative_to(ROOT)}:{number} is longer than {MAX_COLUMNS} columns")
-    return int(wrong or total > TOTAL)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

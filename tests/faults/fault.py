@@ -24,7 +24,7 @@ class Fault:
         old: a text that occurs in it exactly once.
         new: the fault.
         breaks: what goes wrong for a user, in one sentence.
-        hint: test files and folders that should find it, below ``tests/``; they run first.
+        hint: test files and folders that should find it, below ``tests/``.
     """
 
     name: str

@@ -89,15 +89,12 @@ class Tree:
                 raise RuntimeError(f"the copy is not what is imported: {done.stdout}{done.stderr}")
 
     @contextmanager
-    def planted(self, fault: Fault | None) -> Iterator[None]:
-        """Plants a fault until the end of the block; None for none.
+    def planted(self, fault: Fault) -> Iterator[None]:
+        """Plants a fault until the end of the block.
 
         Raises:
             StaleFaultError: its text is not there exactly once.
         """
-        if fault is None:
-            yield
-            return
         path = self.folder / fault.file
         before = path.read_text(encoding="utf-8")
         try:

@@ -25,7 +25,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=int(time.time()), help="the same seed makes the same mutants, "
         "with one job and a new folder (default: of the time)")  # fmt: skip
     add("--folder", type=Path, default=Path("runs/fuzz"), help="for corpus, failures and logs")
-    add("--plain", action="store_true", help="only mutants of the corpus, which no branches guide")
     add("--distil", action="store_true",
         help="write the corpus of --folder anew to tests/fuzz/corpus")  # fmt: skip
     for hidden, kind in (("--scratch", Path), ("--job", int), ("--guided", int)):
@@ -69,12 +68,9 @@ def _run(given: argparse.Namespace) -> int:
     from tests.fuzz.campaign import Campaign
 
     guide = "atheris for some of the time" if has_atheris() else "nothing: no atheris here"
-    guide = "nothing, as asked" if given.plain else guide
     print(f"fuzzing into {given.folder} with seed {given.seed}, guided by {guide}", flush=True)
     began = time.monotonic()
-    tally = Campaign(
-        given.folder, given.seconds, given.mutants, given.jobs, given.seed, plain=given.plain
-    ).run()
+    tally = Campaign(given.folder, given.seconds, given.mutants, given.jobs, given.seed).run()
     seconds = time.monotonic() - began
     print("\n".join(tally.lines()))
     print(

@@ -34,7 +34,6 @@ class Campaign:
         seconds, mutants: of all processes together, whichever comes first; 0 is no limit.
         jobs: how many processes.
         seed: of the first process; each one that is started has another.
-        plain: whether no process is guided.
         command: that begins a process.
     """
 
@@ -43,7 +42,6 @@ class Campaign:
     mutants: int = 0
     jobs: int = 1
     seed: int = 1
-    plain: bool = False
     command: Sequence[str] = (sys.executable, "-m", "tests.fuzz")
 
     def run(self) -> Tally:
@@ -69,7 +67,7 @@ class Campaign:
         In the first ten minutes of each hour inputs are found; then mutants of them are read at
         full speed."""
         left = (self.seconds or float("inf")) - elapsed
-        if self.plain or not has_atheris():
+        if not has_atheris():
             return False, left
         hour = min(self.seconds or _HOUR, _HOUR)
         at = elapsed % hour

@@ -14,7 +14,7 @@ from typing import Any
 import tests.fixture_files  # noqa: F401 - makes the writer of fixtures/ importable
 from calltape_schema.blob import ALIGNMENT, Stored, build_header, contiguous, parse_header
 from calltape_schema.errors import TapeError
-from calltape_schema.packing import open_envelope, pack, unpack
+from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import (
     COMPRESSED,
     COUNTS_MEMBER,
@@ -24,7 +24,7 @@ from calltape_schema.tar import (
     group_name,
     is_group,
 )
-from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
+from tests.fuzz.framing import Grouped, Listed, joined, split
 
 from counted_inputs import Seen, counted_inputs, signature_of  # isort: skip
 
@@ -133,11 +133,11 @@ def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
             structure how many leaves and scalars there are; else these stay as they are, which a
             reader must notice.
     """
-    listed = [Listed(MANIFEST, enveloped(pack(tape.manifest)))]
+    listed = [Listed(MANIFEST, seal_envelope(pack(tape.manifest)))]
     seen: list[Seen] = []
     for _, calls in itertools.groupby(tape.calls, lambda call: call.group):
         listed += _group([*calls], seen, fits)
-    listed += [Listed(COUNTS_MEMBER, enveloped(pack(one))) for one in tape.counts]
+    listed += [Listed(COUNTS_MEMBER, seal_envelope(pack(one))) for one in tape.counts]
     if tape.end is None:
         return joined(listed, sealed=False)
     end = dict(tape.end)
@@ -154,7 +154,7 @@ def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
             end["inputs"] = [1, len(table), zlib.crc32(packed), packed]
     if "manifest" in end:
         end["manifest"] = pack(tape.manifest)
-    listed.append(Listed(END_MEMBER, enveloped(pack(end))))
+    listed.append(Listed(END_MEMBER, seal_envelope(pack(end))))
     return joined(listed, sealed=True)
 
 

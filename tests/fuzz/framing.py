@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from calltape_schema.packing import open_envelope, pack, unpack
+from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import (
     BLOCK,
     END_MEMBER,
@@ -25,9 +25,9 @@ from calltape_schema.tar import (
     padding,
 )
 from tests.fuzz.values import INTS
-from tests.sections import table_entries, table_entry
+from tests.sections import table_entries, table_entry, with_checksum
 
-__all__ = ["Grouped", "Listed", "enveloped", "joined", "reframe", "split"]
+__all__ = ["Grouped", "Listed", "joined", "reframe", "split"]
 
 _NAMES = (
     "tape.msgpack", "end.msgpack", "records/00000000.msgpack", "records/00000001.msgpack",
@@ -182,16 +182,6 @@ def _located(content: bytes, index: bytes | None, offset: int) -> bytes:
     return pack([crc, payload, struct.pack("<QQ8s", offset, size, b"calltape")])
 
 
-def enveloped(payload: bytes) -> bytes:
-    return pack([zlib.crc32(payload), payload])
-
-
-def _rechecked(header: bytearray) -> bytes:
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header)
-
-
 class _Reframing:
     """Changes a list of members in place."""
 
@@ -298,7 +288,7 @@ class _Reframing:
             lambda: b"ustar  \0",
         ]
         header[at : at + length] = rng.choice(fillings)()[:length].ljust(length, b"\0")
-        one.header = _rechecked(header)
+        one.header = with_checksum(bytes(header))
 
     def payload(self) -> None:
         """Bytes of a document, under a right CRC: other encodings, lengths that lie."""
@@ -315,7 +305,7 @@ class _Reframing:
         listed = self.one()
         with contextlib.suppress(Exception):  # a blob, or no envelope
             if listed is not None and not is_group(listed.name):
-                listed.content = enveloped(self._changed(open_envelope(listed.content)))
+                listed.content = seal_envelope(self._changed(open_envelope(listed.content)))
 
     def _changed(self, data: bytes) -> bytes:
         payload, rng = bytearray(data), self.rng

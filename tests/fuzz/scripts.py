@@ -106,18 +106,16 @@ class Fuzzing:
     _allowed: tuple[Event, ...] | None = None
     _classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def run(self, rounds: int = 0, seconds: float = 0) -> None:
-        """Fuzzes for so many rounds, or so long; the first round is always whole."""
+    def run(self, seconds: float = 0) -> None:
+        """Fuzzes so long; the first round is always whole."""
         rng, mutator = random.Random(self.seed), Mutator()
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             work = Path(scratch).resolve() / "work"
             self.prepare(work)
-            done = 0
-            while not (done and (done >= rounds > 0 or 0 < seconds <= time.monotonic() - begin)):
+            while not self.tapes or time.monotonic() - begin < seconds:
                 self.attempt(self._forged(work, rng), work, of=_WRITTEN)
                 self.attempt(self._mutant(work, rng, mutator), work, of=_WRITTEN[:2])
-                done += 1
 
     def prepare(self, work: Path) -> None:
         """Asks which classes there are, and what harmless scripts do."""
@@ -239,13 +237,11 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz scripts", description=__doc__)
     add = parser.add_argument
     add("--seconds", type=float, default=0.0, help="how long (default: one round)")
-    add("--rounds", type=int, default=0, help="how many rounds")
-    add("--names", type=int, default=300, help="classes that a tape names")
     add("--seed", type=int, default=1, help="the same seed makes the same tapes")
     add("--folder", type=Path, default=Path("runs/fuzz-scripts"), help="for tapes of findings")
     given = parser.parse_args(words)
-    fuzzing = Fuzzing(given.folder, given.seed, given.names)
-    fuzzing.run(given.rounds or (0 if given.seconds else 1), given.seconds)
+    fuzzing = Fuzzing(given.folder, given.seed)
+    fuzzing.run(given.seconds)
     for finding in fuzzing.findings:
         print(finding)
     print(

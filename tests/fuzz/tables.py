@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tests.fixture_files  # noqa: F401 - makes the writer of fixtures/ importable
-from calltape_schema.packing import open_envelope, pack, unpack
+from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import END_MEMBER, is_group
 from tests.fuzz.documents import plain
-from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
+from tests.fuzz.framing import Grouped, Listed, joined, split
 from tests.fuzz.values import BYTES, FLOATS, INTS, TEXTS
 
 from counted_inputs import Seen, counted_inputs  # isort: skip
@@ -46,7 +46,7 @@ def tabled(rng: random.Random, data: bytes) -> bytes:
     end["inputs"] = [1, len(packed), zlib.crc32(stored), stored]
     if rng.random() < 0.1:
         end["inputs"] = _deflated(rng, packed)
-    listed[-1] = Listed(END_MEMBER, enveloped(pack(end)))
+    listed[-1] = Listed(END_MEMBER, seal_envelope(pack(end)))
     made = joined(listed, sealed=True)
     if rng.random() < 0.05:
         at = made.rindex(b"calltape") - 16

@@ -14,7 +14,7 @@ from calltape_recorder.snapshot.facts import DTYPES
 from tests.recorder.models import Echo
 from tests.recorder.reading import ReadCall, read
 
-__all__ = ["ORDINARY", "Via", "adds_up", "appearance_of", "bits", "both", "one"]
+__all__ = ["ORDINARY", "Via", "adds_up", "appearance_of", "bits", "both", "taped"]
 
 Via = Literal["hook", "method"]
 both = pytest.mark.parametrize("via", ["hook", "method"])
@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("via", ["hook", "method"])
 ORDINARY = sorted((d for d in DTYPES if not str(d).startswith("torch.q")), key=str)
 
 
-def one(
+def taped(
     tmp_path: Path, *args: Any, result: Any = None, values: Any = "all", **kwargs: Any
 ) -> ReadCall:
     """The tape's only call, of a model that takes anything and returns ``result``."""

@@ -42,7 +42,6 @@ def failing(
     fails: Callable[[int, int], bool] = lambda number, nbytes: True,
     *,
     after: float = 0,
-    most: int = 2**62,
 ) -> None:
     """Writes fail with this error number.
 
@@ -51,7 +50,6 @@ def failing(
         error: its number.
         fails: which of them, by number and size.
         after: which part of such a write reaches the disk.
-        most: bytes that a write takes at once: partial writes are normal.
     """
     writes = 0
 
@@ -63,6 +61,6 @@ def failing(
             if after:
                 os.pwrite(file, data[: int(after * len(data))], offset)
             raise OSError(error, os.strerror(error))
-        return os.pwrite(file, data[:most], offset)
+        return os.pwrite(file, data, offset)
 
     monkeypatch.setattr(disk_file, "pwritev", pwritev)

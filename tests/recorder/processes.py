@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -39,6 +40,7 @@ def in_a_fork(work: Callable[[], bool]) -> int:
     if pid == 0:
         status = 1
         try:
+            signal.alarm(250)  # then it is stuck, and ends
             torch.set_num_threads(1)  # the threads that torch had are not in the child
             status = 0 if work() else 2
         except BaseException:

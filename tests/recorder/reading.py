@@ -16,7 +16,7 @@ from calltape_schema.blob import stored_as
 from calltape_schema.end import End
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.reader import TapeReader
-from calltape_schema.records import CallRecord, Manifest, Tree
+from calltape_schema.records import CallRecord, Manifest, ModelError, Target, Tree
 from calltape_schema.storage import BytesSource
 from tests.schema.container.tapes import blob_of, counted, tensor
 
@@ -51,6 +51,17 @@ class ReadCall:
     def outputs(self) -> Any:
         assert self.record.outputs is not None
         return self.record.outputs.spec().root
+
+    @property
+    def error(self) -> ModelError:
+        """What a call that raised says."""
+        assert self.record.error is not None
+        return self.record.error
+
+    @property
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """By leaf of the inputs, its smallest and its largest element."""
+        return {one.leaf: (one.min, one.max) for one in self.record.inputs.ranges}
 
     def stored(self, tree: Tree, leaf: int) -> torch.Tensor:
         """The blob's entry of a leaf, as it is stored."""
@@ -89,8 +100,18 @@ class ReadCall:
 class ReadTape:
     manifest: Manifest
     calls: list[ReadCall]
-    end: End | None
     damage: list[TapeError]
+    own_end: End | None
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.own_end is not None
+
+    @property
+    def end(self) -> End:
+        """The end of a sealed tape."""
+        assert self.own_end is not None
+        return self.own_end
 
     @property
     def numbers(self) -> list[int]:
@@ -99,10 +120,14 @@ class ReadTape:
     @property
     def table(self) -> InputsTable:
         """The table of counted inputs of a sealed tape."""
-        assert self.end is not None
         table = self.end.table()
         assert table is not None
         return table
+
+    @property
+    def target(self) -> Target:
+        assert self.manifest.target is not None
+        return self.manifest.target
 
 
 def read(path: Path | str) -> ReadTape:
@@ -110,7 +135,7 @@ def read(path: Path | str) -> ReadTape:
     reader = TapeReader(BytesSource(Path(path).read_bytes()))
     scan = reader.scan()
     calls = [_call(reader, reader.record_at(at)) for at in range(len(scan))]
-    tape = ReadTape(reader.manifest, calls, reader.end, scan.damage)
+    tape = ReadTape(reader.manifest, calls, scan.damage, reader.end)
     if reader.end is not None and reader.end.inputs is not None:
         _check_table(tape, reader)
     return tape

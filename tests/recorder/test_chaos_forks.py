@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from calltape_recorder import FlightRecorder, Novelty, PerSecond, Rate, Recorder
 from calltape_recorder.launch import attaching
 from tests.recorder.calls import adds_up, appearance_of
 from tests.recorder.models import Add
+from tests.recorder.processes import in_a_fork
 from tests.recorder.reading import read
 from tests.recorder.waiting import in_threads
 
@@ -35,20 +35,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "segment_bytes": 100_000, "write_ahead": True, "max_queue_bytes": 100_000,
     },
 }  # fmt: skip
-
-
-def forked(work: Callable[[], bool]) -> int:
-    """The number of a child that does this, and ends without any clean-up."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(LONGEST)
-            status = 0 if work() else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    return pid
 
 
 def inputs_of(number: int) -> torch.Tensor:
@@ -88,7 +74,7 @@ def test_forks_while_threads_call(tmp_path: Path, kind: str) -> None:
             assert torch.equal(model(x, x), x * 2)
             number += 1
         if not calls:
-            pids.extend(forked(lambda: calls_in_child(recorder, model)) for _ in range(FORKS))
+            pids.extend(in_a_fork(lambda: calls_in_child(recorder, model)) for _ in range(FORKS))
             stop.set()
 
     with record(model, path, **OPTIONS[kind]) as recorder:
@@ -97,7 +83,7 @@ def test_forks_while_threads_call(tmp_path: Path, kind: str) -> None:
     assert adds_up(stats)
     names = [name for name in os.listdir(tmp_path) if "-p" not in name]
     own = [read(tmp_path / name) for name in names]
-    assert all(tape.end is not None and not tape.damage for tape in own)
+    assert all(tape.is_sealed and not tape.damage for tape in own)
     numbers = [number for tape in own for number in tape.numbers]
     assert len(numbers) == len(set(numbers)) == stats.kept
     for pid in set(pids):
@@ -151,7 +137,7 @@ def test_forks_before_anything_is_attached(tmp_path: Path) -> None:
         recorder.close()
         return fine and recorder.stats().kept == CALLS
 
-    for pid in [forked(work) for _ in range(5)]:
+    for pid in [in_a_fork(work) for _ in range(5)]:
         check_child(path, pid)
     recorder.attach(model)
     model(inputs_of(1), inputs_of(1))
@@ -193,7 +179,7 @@ def while_held(locks: list[Any], work: Callable[[], bool]) -> int:
     thread.start()
     try:
         assert held.wait(LONGEST)
-        return forked(work)
+        return in_a_fork(work)
     finally:
         go.set()
         thread.join()

@@ -17,6 +17,7 @@ from calltape_recorder import First, Recorder, Stats, TapeError, record
 from calltape_recorder.control import ControlFile
 from calltape_recorder.keep.policies import FlightRecorder
 from tests.recorder.controlled import Fake
+from tests.recorder.logs import log_handler
 from tests.recorder.models import Add
 from tests.recorder.processes import in_a_fork
 
@@ -217,20 +218,12 @@ def test_what_the_file_says_between_construction_and_attach(path: Path) -> None:
 
 
 def test_a_logging_handler_that_raises_keeps_nothing_from_being_followed(path: Path) -> None:
-    class Broken(logging.Handler):
-        def handle(self, record: logging.LogRecord) -> bool:
-            raise RuntimeError("broken handler")
-
-    handler, logger = Broken(), logging.getLogger("calltape")
-    logger.addHandler(handler)
-    try:
+    with log_handler(lambda _: 1 / 0):
         desk = Desk(path)
         desk.write("{")
         assert desk.poll() + desk.poll() == []
         desk.write({"coffee": 3, "paused": True})
         assert desk.poll() == ["pause"]
-    finally:
-        logger.removeHandler(handler)
 
 
 # --- in a fork -----------------------------------------------------------------------------------

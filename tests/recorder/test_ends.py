@@ -38,9 +38,9 @@ def test_a_forked_child_has_a_tape_of_its_own(tmp_path: Path, via: Any) -> None:
     assert recorder.stats().kept == 2
     tape = read(path)
     assert tape.numbers == [0, 1]
-    assert tape.end is not None
+    assert tape.is_sealed
     own = read(tmp_path / f"t-p{pid}.tape")
-    assert own.end is not None
+    assert own.is_sealed
     assert own.numbers == [0, 1, 2, 3]
     assert own.manifest.tape != tape.manifest.tape
     assert own.manifest.target == tape.manifest.target
@@ -103,7 +103,6 @@ def test_the_options_hold_in_a_fork(tmp_path: Path) -> None:
     assert read(tmp_path / "t.tape").numbers == [0, 1]
     own = read(tmp_path / f"t-p{pid}.tape")
     assert own.numbers == [0, 1, 4]
-    assert own.end is not None
     assert own.end.coverage.dropped == {"flight_recorder": 2}
     assert sorted(os.listdir(tmp_path)) == [f"t-p{pid}.tape", "t.tape"]
 
@@ -150,7 +149,7 @@ def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method
     for name, calls in (("parent", 2), ("0", 5), ("1", 5)):
         tape = read(tmp_path / f"{name}.tape")
         assert len(tape.calls) == calls
-        assert tape.end is not None
+        assert tape.is_sealed
 
 
 KILLED = "os.kill(os.getpid(), signal.SIG{})"
@@ -199,8 +198,8 @@ def test_what_counts_as_kept_outlives_the_process(
     dies = ending.startswith("raise") or code == -signal.SIGINT
     assert tape.numbers == [*range(50), *([58, 59] if dies else [])]
     assert not tape.damage
-    assert (tape.end is not None) == is_sealed
-    reasons = [dump.reason for dump in tape.end.dumps] if tape.end is not None else []
+    assert tape.is_sealed == is_sealed
+    reasons = [dump.reason for dump in tape.end.dumps] if tape.is_sealed else []
     error = "RuntimeError" if code == 1 else "KeyboardInterrupt"
     assert reasons == ([f"the process died of {error}"] if dies else [])
     assert done.count("RuntimeError: the server dies") == (code == 1)

@@ -275,7 +275,7 @@ def test_an_interrupted_close_can_be_repeated(
     recorder.close()
     assert recorder.stats().state == "closed"
     tape = read(tmp_path / "t.tape")
-    assert tape.end is not None
+    assert tape.is_sealed
     assert len(tape.calls) == 100
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import Recorder, record
-from calltape_recorder.write import disk_file, writer
+from calltape_recorder import record
+from calltape_recorder.write import writer
+from tests.recorder.logs import log_handler
 from tests.recorder.processes import child
 
 
@@ -56,29 +57,6 @@ def test_accounts_say_where_and_when_was_written(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_accounts_have_the_last_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = torch.nn.Identity()
-    recorder = Recorder(tmp_path / "a.tape").attach(model)
-
-    def refuses(*_: object) -> int:
-        raise OSError(5, os.strerror(5))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(disk_file, "pwritev", refuses)
-        before = time.time_ns()
-        for _ in range(3):
-            model(torch.zeros(1))
-            recorder.flush()
-    recorder.close()
-    stats = recorder.stats()
-    assert stats.dropped == {"io": 3}
-    assert "Input/output error" in (stats.last_error or "")
-    assert before <= (stats.last_error_ns or 0) <= time.time_ns()
-    assert [f"calltape, process {os.getpid()}: " in text for text in caplog.messages] == [True]
-
-
 @pytest.mark.parametrize(
     "name", ["../../x", "/x", "a/b", "..", ".x", "", "-x", "x" * 300, "\x1b[2J"]
 )
@@ -103,29 +81,22 @@ def test_no_call_waits_for_a_log_handler_that_is_told_news(
     caplog.set_level(logging.INFO, "calltape")
     waits, goes_on, told = threading.Event(), threading.Event(), list[str]()
 
-    class Waits(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            told.append(threading.current_thread().name)
-            waits.set()
-            goes_on.wait(60)
+    def handle(_: logging.LogRecord) -> None:
+        told.append(threading.current_thread().name)
+        waits.set()
+        goes_on.wait(60)
 
-    handler, logger = Waits(), logging.getLogger("calltape")
-    logger.addHandler(handler)
     model, x = torch.nn.Identity(), torch.zeros(1)
-    try:
-        with record(model, tmp_path / "a.tape") as recorder:
-            assert waits.wait(60)  # it is told what is recorded
-            for _ in range(100):
-                model(x)
-            recorder.pause()
-            recorder.resume()
-            assert recorder.stats().seen == 100
-            goes_on.set()
-            assert recorder.flush()
-            assert set(told) == {"calltape-writer"}
-    finally:
+    with log_handler(handle), record(model, tmp_path / "a.tape") as recorder:
+        assert waits.wait(60)  # it is told what is recorded
+        for _ in range(100):
+            model(x)
+        recorder.pause()
+        recorder.resume()
+        assert recorder.stats().seen == 100
         goes_on.set()
-        logger.removeHandler(handler)
+        assert recorder.flush()
+        assert set(told) == {"calltape-writer"}
 
 
 @pytest.mark.integration

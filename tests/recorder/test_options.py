@@ -21,6 +21,7 @@ from calltape_recorder import (
 )
 from calltape_recorder.bounds import MAX_COUNT, MAX_PATTERN_CHARACTERS, MAX_PATTERNS
 from calltape_recorder.options import check_options, help_of, parse_options
+from tests.raising import raises
 from tests.recorder.models import Add
 
 
@@ -43,23 +44,20 @@ def test_a_path_that_leads_elsewhere_by_now_is_not_removed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("how", [Recorder, functools.partial(record, Add())])
 def test_what_is_refused_leaves_no_file(tmp_path: Path, how: Any) -> None:
-    with pytest.raises(TapeError) as caught:
+    with raises("usage"):
         how(tmp_path / "t.tape", max_calls=-1)
-    assert caught.value.kind == "usage"
     assert not list(tmp_path.iterdir())
     for path in ("a\0b", None, 3.5):
-        with pytest.raises(TapeError) as caught:
+        with raises("usage"):
             how(path)
-        assert caught.value.kind == "usage"
 
 
 def test_an_existing_path_is_refused_unless_asked(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "t.tape"
     Recorder(path).close()
     before = path.read_bytes()
-    with pytest.raises(TapeError) as caught:
+    with raises("exists") as caught:
         Recorder(path)
-    assert caught.value.kind == "exists"
     assert "overwrite=True" in str(caught.value)
     assert path.read_bytes() == before
     Recorder(path, overwrite=True).close()
@@ -73,13 +71,6 @@ def test_overwriting_does_not_follow_a_link(tmp_path: Path) -> None:
         Recorder(tmp_path / "t.tape")
     Recorder(tmp_path / "t.tape", overwrite=True).close()
     assert (tmp_path / "target").read_text() == "precious"
-
-
-def test_a_path_that_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TapeError) as caught:
-        Recorder(tmp_path / "file" / "t.tape")
-    assert caught.value.kind in ("io", "exists")
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -135,9 +126,8 @@ def test_what_an_option_takes(name: str) -> None:
     for value in RIGHT[name]:
         assert getattr(check_options({name: value}), name) == value
     for value in WRONG[name]:
-        with pytest.raises(TapeError) as caught:
+        with raises("usage") as caught:
             check_options({name: value})
-        assert caught.value.kind == "usage"
         assert caught.value.advice
         assert name in str(caught.value) or name == "control"
         assert len(str(caught.value)) < 400

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import platform
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -254,12 +253,6 @@ def test_lengths_are_on_it(tmp_path: Path) -> None:
     assert f"<bytes, {len(SECRET['bytes'])} of them, not kept>" in shown
     raised = [call.record.error for call in tape if call.record.error is not None]
     assert {error.message for error in raised} == {f"({len(MESSAGE)} characters, not kept)"}
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/production.md", "SECURITY.md"])
-def test_the_page_is_found(page: str) -> None:
-    text = (Path(__file__).resolve().parents[2] / page).read_text()
-    assert re.search(r"\]\((docs/)?privacy\.md(#[\w-]+)?\)", text)
 
 
 def test_a_secret_is_found_where_there_is_one() -> None:

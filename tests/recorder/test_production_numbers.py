@@ -11,14 +11,12 @@ import pytest
 from benchmarks import call_cost
 from benchmarks.costs_page import load
 
-from calltape_analyzer.cli.recordings import coverage_text
 from calltape_recorder import Stats, bounds, recorder
 from calltape_recorder.keep import ledger
 from calltape_recorder.launch.startup import calltape_startup
 from calltape_recorder.snapshot import earlier_copies
 from calltape_recorder.write import writer
 from calltape_schema.drop_reasons import UNWANTED
-from calltape_schema.end import Coverage
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 KIB = 1024
@@ -58,6 +56,7 @@ def test_a_number(says: str, found: Any, told: Any) -> None:
         ("up to 32 per process", bounds.MAX_INSTANCES, 32),
         ("looks for it a few times a second", calltape_startup.POLL_SECONDS, 0.2),
         ("waits up to 10 s", calltape_startup.IMPORT_SECONDS, 10),
+        ("`when the target was found`", recorder.FOUND, "when the target was found"),
     ],
 )
 def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
@@ -101,12 +100,3 @@ def test_the_extras_are_there() -> None:
     extras = set(re.findall(r"\./recorder\[(\w+)\]", PAGE))
     metadata = importlib.metadata.metadata("calltape-recorder")
     assert extras == set(metadata.get_all("Provides-Extra") or ())
-
-
-def test_the_line_of_a_target_that_was_there_before() -> None:
-    """Its commands print the line; a test of all pages runs them."""
-    text = page("recording.md")
-    line = coverage_text(Coverage(seen=3, kept=3), since=recorder.FOUND)
-    assert line == f"3 of 3 calls seen since {recorder.FOUND}, were kept"
-    assert text.count("coverage 3 of 3 calls seen since …") == 2
-    assert f"gives the time `{recorder.FOUND}`" in text

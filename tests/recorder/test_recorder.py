@@ -15,10 +15,12 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
+from tests.raising import raises
 from tests.recorder import disks
 from tests.recorder.calls import appearance_of
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
+from tests.recorder.waiting import in_threads
 
 
 def test_flush_means_in_the_file(tmp_path: Path) -> None:
@@ -29,7 +31,7 @@ def test_flush_means_in_the_file(tmp_path: Path) -> None:
             assert recorder.flush()
             tape = read(path)
             assert len(tape.calls) == n == recorder.stats().kept
-            assert tape.end is None
+            assert not tape.is_sealed
             assert recorder.stats().disk_bytes == path.stat().st_size
 
 
@@ -48,17 +50,13 @@ def test_flush_from_many_threads(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     counted: list[bool] = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(20):
             model(torch.ones(1), torch.ones(1))
             counted.append(recorder.flush())
 
     with record(model, path) as recorder:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, range(4))
     assert counted == [True] * 80
     assert len(read(path).calls) == 80
 
@@ -81,11 +79,9 @@ def test_close_seals_once_and_ends_the_thread(tmp_path: Path) -> None:
     assert recorder.flush()
     writer.join(60)  # it said that it is done, and may have one step to go
     assert not writer.is_alive()
-    with pytest.raises(TapeError) as caught:
+    with raises("closed"):
         recorder.attach(model)
-    assert caught.value.kind == "closed"
     tape = read(path)
-    assert tape.end is not None
     assert list(tape.end.groups().lows) == [0]
 
 
@@ -143,7 +139,7 @@ def test_a_tape_never_attached(tmp_path: Path) -> None:
         assert recorder.flush()
     tape = read(tmp_path / "t.tape")
     assert (tape.manifest.target, tape.calls) == (None, [])
-    assert tape.end is not None
+    assert tape.is_sealed
 
 
 @pytest.mark.parametrize("early", ["from the start", "later"])

@@ -27,8 +27,8 @@ from calltape_schema.errors import TapeError
 from calltape_schema.packing import u32s
 from calltape_schema.sections import checksums_of, steps_of
 from calltape_schema.tree import Leaf
+from tests.raising import raises
 from tests.schema.container.tapes import peak_of
-from tests.schema.raising import raises
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 DTYPES = {"U8": 1, "F16": 2, "F32": 4, "I64": 8, "C64": 8, "BOOL": 1, "F8_E4M3": 1}

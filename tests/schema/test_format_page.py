@@ -32,12 +32,10 @@ MODELS = {
     for module in (tree, records, groups, end, inputs_document)
     for value in vars(module).values()
     if isinstance(value, type(BaseModel))
-    if value not in (BaseModel, Record) and value.__module__ != "calltape_schema.traffic"
+    if value not in (BaseModel, Record)
 }
 IN_THE_TABLE = {("CallRecord", "call")}
 """It is no field of the document: it stands in the table of a group."""
-OLD = {("Ending", "traffic")}
-"""Of a model that goes with the surveys of the old container."""
 
 
 def literals(annotation: Any) -> set[str]:
@@ -62,7 +60,7 @@ def test_models_are_found() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_field_and_every_named_value(model: type[BaseModel]) -> None:
     for name, field in model.model_fields.items():
-        if (model.__name__, name) not in IN_THE_TABLE | OLD:
+        if (model.__name__, name) not in IN_THE_TABLE:
             assert name in CODE_SPANS, f"{model.__name__}.{name}"
         if name != "kind":  # Python's words, which are hints on the page
             assert literals(field.annotation) <= CODE_SPANS

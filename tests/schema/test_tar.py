@@ -21,8 +21,8 @@ from calltape_schema.tar import (
     is_group,
     member_header,
     members,
-    padding,
 )
+from tests.sections import member, with_checksum
 
 CONTENTS = {
     "tape.msgpack": b"manifest",
@@ -31,10 +31,6 @@ CONTENTS = {
     "notes/empty": b"",
     "records/00000001.msgpack": b"x" * 511,
 }
-
-
-def member(name: str, content: bytes) -> bytes:
-    return member_header(name, len(content)) + content + bytes(padding(len(content)))
 
 
 def archive(contents: dict[str, bytes] = CONTENTS) -> bytes:
@@ -182,14 +178,8 @@ def test_garbage_longer_than_a_window() -> None:
 def test_sizes_that_are_none(field: bytes) -> None:
     header = bytearray(member_header("a", 1))
     header[124:136] = field
-    found, damage = scan(with_checksum(header) + bytes(BLOCK))
+    found, damage = scan(with_checksum(bytes(header)) + bytes(BLOCK))
     assert (found, len(damage)) == ([], 1)
-
-
-def with_checksum(header: bytearray) -> bytes:
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header)
 
 
 def bytes_read(data: bytes) -> int:

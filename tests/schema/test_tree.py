@@ -24,7 +24,7 @@ from calltape_schema.tree import (
     encode_structure,
     fits_as_key,
 )
-from tests.schema.raising import raises
+from tests.raising import raises
 
 NONE = {"kind": "none"}
 TEXT = st.text(st.characters(exclude_categories=()), max_size=8)

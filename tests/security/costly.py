@@ -16,10 +16,10 @@ from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer, Step, encode_manifest, manifest_document
 from calltape_schema.sections import NO_CHECKSUMS
-from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, member_header, padding
+from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
 from calltape_schema.tree import encode_leaves
 from tests.raw_structures import raw_structure
-from tests.sections import deflated
+from tests.sections import deflated, member
 
 __all__ = ["COSTLY", "PRIME", "inputs_of", "packed_tapes", "sealed", "survey_of"]
 
@@ -51,12 +51,8 @@ def inputs_of(
     return structure, leaves, list(scalars)
 
 
-def _member(name: str, content: bytes) -> bytes:
-    return member_header(name, len(content)) + content + bytes(padding(len(content)))
-
-
 def _manifest(**fields: Any) -> bytes:
-    return _member(MANIFEST, encode_manifest(_made(**fields)))
+    return member(MANIFEST, encode_manifest(_made(**fields)))
 
 
 def _made(**fields: Any) -> Manifest:
@@ -70,12 +66,12 @@ def survey_of(path: Path, table: bytes, calls: int) -> Path:
     """A survey with this table of counted inputs: a tape whose calls are on others."""
     step = Step(verb="survey", tool="calltape", version="1", tape=TAPE)
     made = _made(history=(step,))
-    data = _member(MANIFEST, encode_manifest(made))
+    data = member(MANIFEST, encode_manifest(made))
     end = End(
         tape=TAPE, closed_ns=1, coverage=Coverage(seen=calls, kept=calls), elsewhere=True,
         manifest=manifest_document(made), index=deflated(b""), inputs=deflated(table, 9),
     )  # fmt: skip
-    path.write_bytes(data + _member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END)
+    path.write_bytes(data + member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END)
     return path
 
 
@@ -137,7 +133,7 @@ def sealed(
             manifest=manifest_document(_made()),
             inputs=deflated(pack_inputs(table), 9),
         )  # fmt: skip
-        data += _member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END
+        data += member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END
     path.write_bytes(data)
     return path
 
@@ -252,7 +248,7 @@ COSTLY: dict[str, Callable[[Path], Path]] = {
 def packed_tapes(folder: Path, nbytes: int, count: int = 8) -> list[Path]:
     """Small compressed tapes, of which each becomes that large."""
     found = []
-    content = _manifest() + _member("pad", bytes(nbytes))
+    content = _manifest() + member("pad", bytes(nbytes))
     data = gzip.compress(content, 9)
     for at in range(count):
         path = folder / f"{at}.tape.gz"

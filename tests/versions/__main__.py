@@ -223,7 +223,6 @@ of the fast tests ran in each; "pages" means README, Start and others, run block
 def main() -> int:
     """Tries all cases, prints and writes the page."""
     parser = argparse.ArgumentParser(prog="make test-versions", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="keeps the environments")
     parser.add_argument("--only", default="", help="tries the cases whose name has this")
     given = parser.parse_args()
     _FOLDER.mkdir(parents=True, exist_ok=True)
@@ -234,8 +233,7 @@ def main() -> int:
         is_good = is_good and row.is_good
         print(f"  {row.as_text()}", flush=True)
         _row_file(case).write_text(row.as_text())
-        if not given.keep:
-            shutil.rmtree(_FOLDER / case.name, ignore_errors=True)
+        shutil.rmtree(_FOLDER / case.name, ignore_errors=True)
     PAGE.write_text(page([_last_row(case) for case in CASES]))
     print(PAGE.relative_to(ROOT))
     return 0 if is_good else 1

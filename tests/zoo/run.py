@@ -1,12 +1,9 @@
-"""Records and exports the zoo.
+"""Records and exports the zoo, each step in a process of its own (:mod:`tests.answers.running`).
 
-``python -m tests.zoo.run record CASE DIR`` writes ``DIR/CASE.tape``;
-``python -m tests.zoo.run export CASE DIR --to torch|onnx`` prints one line of JSON about it;
-``python -m tests.zoo.run all DIR --to torch --jobs 2 [--core | --only a,b] [--reuse]`` does both
-for every case, each step in a process of its own, and prints a table (*bare*: calls that ours does
-not reproduce and ``torch.onnx.export`` does, with the same arguments and shapes); the rows are in
-``DIR/results.torch.json`` as well, beside those of earlier runs. ``--reuse`` does not record again
-what is recorded;
+``python -m tests.zoo.run all DIR --to torch --jobs 2 [--core | --only a,b] [--reuse]`` does it for
+every case and prints a table (*bare*: calls that ours does not reproduce and ``torch.onnx.export``
+does, with the same arguments and shapes); the rows are in ``DIR/results.torch.json`` as well,
+beside those of earlier runs. ``--reuse`` does not record again what is recorded;
 ``python -m tests.zoo.run table DIR...`` puts such results into ``tests/zoo/results.csv``, which the
 tests hold the exporter to, and the totals of all rows into ``docs/zoo.md``. A later DIR replaces
 the rows of an earlier one; cases that were not run keep the rows that they have. Without a DIR, it
@@ -17,15 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import sys
-import tempfile
-import warnings
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from tests.answers.running import step
 from tests.zoo import CASES, CORE
 from tests.zoo.page import written
 from tests.zoo.results import ROWS, TARGETS, Result, merge, read, save
@@ -33,9 +27,6 @@ from tests.zoo.results import ROWS, TARGETS, Result, merge, read, save
 __all__ = ["PAGE", "main"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
-_TIMEOUT = 600  # seconds that one step may take
-_LIBRARIES = "torch", "transformers", "diffusers", "timm", "torchvision", "torch_geometric"
-_forks = multiprocessing.get_context("forkserver")
 
 _COLUMNS = (
     "case", "recorded", "unseen", "wrong", "needless", "bare", "mutations", "variants", "seconds",
@@ -52,19 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.run")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("record", "export", "all"):
-        command = commands.add_parser(name)
-        if name != "all":
-            command.add_argument("case", choices=CASES, metavar="CASE")
-        command.add_argument("folder", type=Path, metavar="DIR")
-        if name != "record":
-            command.add_argument("--to", choices=TARGETS, default="torch")
-        if name == "all":
-            command.add_argument("--jobs", type=int, default=2)
-            some = command.add_mutually_exclusive_group()
-            some.add_argument("--only", type=_names, default=list(CASES), metavar="A,B")
-            some.add_argument("--core", action="store_const", dest="only", const=list(CORE))
-            command.add_argument("--reuse", action="store_true", help="tapes that are there")
+    command = commands.add_parser("all")
+    command.add_argument("folder", type=Path, metavar="DIR")
+    command.add_argument("--to", choices=TARGETS, default="torch")
+    command.add_argument("--jobs", type=int, default=2)
+    some = command.add_mutually_exclusive_group()
+    some.add_argument("--only", type=_names, default=list(CASES), metavar="A,B")
+    some.add_argument("--core", action="store_const", dest="only", const=list(CORE))
+    command.add_argument("--reuse", action="store_true", help="tapes that are there")
     command = commands.add_parser("table")
     command.add_argument("folders", type=Path, nargs="*", metavar="DIR")
     return parser
@@ -77,45 +63,14 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _record(options: argparse.Namespace) -> int:
-    import torch
-
-    from calltape_recorder import record
-
-    torch.set_num_threads(1)
-    case = CASES[options.case]
-    options.folder.mkdir(parents=True, exist_ok=True)
-    module = case.make()
-    path = options.folder / f"{case.name}.tape"
-    with torch.no_grad(), record(module, path, overwrite=True) as recorder:
-        case.drive(module)
-    stats = recorder.stats()
-    print(json.dumps({"case": case.name, "kept": stats.kept, "dropped": stats.dropped}))
-    return 0 if stats.kept == stats.seen else 1
-
-
-def _export(options: argparse.Namespace) -> int:
-    import torch
-
-    from tests.zoo.judging import judge
-
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    path = options.folder / f"{options.case}.tape"
-    print(json.dumps(judge(CASES[options.case], path, options.to).as_dict()))
-    return 0
-
-
 def _all(options: argparse.Namespace) -> int:
     results = options.folder / ROWS.format(options.to)
     options.folder.mkdir(parents=True, exist_ok=True)
     before = json.loads(results.read_text()) if results.exists() else []
     rows: dict[str, dict[str, Any]] = {row["case"]: row for row in before}
-    os.environ["OMP_NUM_THREADS"] = "1"
-    _forks.set_forkserver_preload(["tests.zoo.judging", *_LIBRARIES])
     print(_line(_COLUMNS))
     with ThreadPoolExecutor(options.jobs) as pool:
-        futures = [pool.submit(_both, name, options) for name in options.only]
+        futures = [pool.submit(_row, name, options) for name in options.only]
         for future in as_completed(futures):
             row = future.result()
             rows[row["case"]] = row
@@ -132,43 +87,19 @@ def _table(options: argparse.Namespace) -> int:
     return 0
 
 
-def _both(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def _row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Record and export in two processes, so that what one leaves behind cannot help the other."""
-    row: dict[str, Any] = {"case": name}
-    folder = str(options.folder)
-    steps = [["record", name, folder], ["export", name, folder, "--to", options.to]]
-    if options.reuse and (options.folder / f"{name}.tape").exists():
+    folder, subject = options.folder.resolve(), f"zoo/{name}"
+    steps = [("record", [subject]), ("judge", [subject, options.to])]
+    if options.reuse and (folder / f"{subject}.tape").exists():
         del steps[0]
-    for step in steps:
-        row |= _step(step)
-        if row.get("error"):
-            break
+    row: dict[str, Any] = {"case": name}
+    for what, words in steps:
+        found = step(folder, what, words)
+        if "error" in found:
+            return row | {"error": f"{what}: {found['error']}"[:600]}
+        row |= found["answers"].get(subject, {})
     return row
-
-
-def _step(arguments: list[str]) -> dict[str, Any]:
-    """A command in a process of its own, forked from one that has imported the libraries."""
-    with tempfile.NamedTemporaryFile("r") as said, tempfile.NamedTemporaryFile("r") as trouble:
-        process = _forks.Process(target=_forked, args=(arguments, said.name, trouble.name))
-        process.start()
-        process.join(_TIMEOUT)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            return {"error": f"{arguments[0]}: no end after {_TIMEOUT} s"}
-        lines = [line for line in said if line.startswith("{")]
-        if process.exitcode or not lines:
-            last = " ".join(trouble.read().split()[-40:])
-            return {"error": f"{arguments[0]}: exit {process.exitcode}: {last}"[-600:]}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
-def _forked(arguments: list[str], said: str, trouble: str) -> None:
-    for path, stream in ((said, 1), (trouble, 2)):
-        file = os.open(path, os.O_WRONLY)
-        os.dup2(file, stream)
-    sys.exit(main(arguments))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -214,7 +145,7 @@ def _sum(rows: list[dict[str, Any]], count: str) -> int:
     return sum(row.get(count, 0) for row in rows)
 
 
-_COMMANDS = {"record": _record, "export": _export, "all": _all, "table": _table}
+_COMMANDS = {"all": _all, "table": _table}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,7 +22,7 @@ from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.packing import unpack
 from calltape_schema.privacy import matches_whole
 from calltape_schema.records import Parameter
-from tests.recorder.calls import one
+from tests.recorder.calls import taped
 from tests.recorder.models import Echo
 from tests.recorder.reading import ReadCall, read
 
@@ -143,8 +143,7 @@ def test_defaults_in_the_manifest(tmp_path: Path) -> None:
             pass
     found = {}
     for values in ("all", "none"):
-        target = read(tmp_path / f"{values}.tape").manifest.target
-        assert target is not None
+        target = read(tmp_path / f"{values}.tape").target
         assert target.signature is not None
         found[values] = [(p.has_default, p.default, p.default_missing) for p in target.signature]
     first = [(False, None, False), (True, None, False), (True, None, True), (True, 4, False)]
@@ -275,7 +274,7 @@ STANDS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", STANDS)
 def test_what_stands_for_an_argument(tmp_path: Path, name: str) -> None:
     given, values, expected = STANDS[name]
-    assert inputs(one(tmp_path, values=values, **given)) == ([], expected)
+    assert inputs(taped(tmp_path, values=values, **given)) == ([], expected)
 
 
 def test_many_numbers_are_data(tmp_path: Path) -> None:
@@ -307,12 +306,12 @@ def test_many_numbers_are_data(tmp_path: Path) -> None:
         "in one slice of many": ([range(5)] * 5, [[GONE] * 3] * 5),
     }  # fmt: skip
     values, expected = zip(*given.values(), strict=True)
-    call = one(tmp_path, values="none", **{f"x{n}": value for n, value in enumerate(values)})
+    call = taped(tmp_path, values="none", **{f"x{n}": value for n, value in enumerate(values)})
     assert dict(zip(given, inputs(call)[1].values(), strict=True)) == dict(
         zip(given, expected, strict=True)
     )
     # Arguments of *args are a list as well.
-    assert inputs(one(tmp_path, *IDS, values="none"))[0] == [GONE] * 7
+    assert inputs(taped(tmp_path, *IDS, values="none"))[0] == [GONE] * 7
 
 
 def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
@@ -329,7 +328,7 @@ def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
 
 def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
     found = outputs(
-        one(tmp_path, result=(5, {"score": 0.5}, True, "text", DynamicCache()), values="none")
+        taped(tmp_path, result=(5, {"score": 0.5}, True, "text", DynamicCache()), values="none")
     )
     assert found == [
         ("int", None), {"score": ("float", None)}, "bool", ("str", 4),
@@ -338,17 +337,17 @@ def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
 
 
 def test_enums_and_flags(tmp_path: Path) -> None:
-    call = one(tmp_path, Mode.FAST, Flags.A | Flags.B, Flags(82317), Flags(0), values="none")
+    call = taped(tmp_path, Mode.FAST, Flags.A | Flags.B, Flags(82317), Flags(0), values="none")
     fast, both, other, zero = call.args
     assert (fast.kind, fast.name, fast.value) == ("enum", "FAST", None)
     assert both.kind == zero.kind == "enum"
     assert other.kind == "opaque"
-    assert one(tmp_path, Mode.FAST).args[0].value == "secret"
+    assert taped(tmp_path, Mode.FAST).args[0].value == "secret"
 
 
 def test_a_tensor_at_two_places_is_withheld_where_it_is_at_either(tmp_path: Path) -> None:
     values = {"*": "all", "prompt": "none"}
-    call = one(tmp_path, x=ROW, prompt=[ROW], other=ROW.clone(), values=values)
+    call = taped(tmp_path, x=ROW, prompt=[ROW], other=ROW.clone(), values=values)
     assert [leaf.missing for leaf in call.record.inputs.facts()] == ["policy", None]
     assert ROW.numpy().tobytes() in call.blob  # of the other one
 
@@ -382,12 +381,7 @@ def test_the_range_of_few_that_differ_is_withheld(
     tmp_path: Path, given: Any, expected: tuple[int, int] | None
 ) -> None:
     """A step that is padded to its full length has one id that matters, which is its largest."""
-    model = Echo()
-    with record(model, tmp_path / "t.tape", values="none"):
-        model(given)
-    (call,) = read(tmp_path / "t.tape").calls
-    found = [(one.min, one.max) for one in call.record.inputs.ranges or ()]
-    assert found == ([] if expected is None else [expected])
+    assert taped(tmp_path, given, values="none").ranges.get(0) == expected
 
 
 # --- counters ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 
 from calltape_analyzer.pytree.description import describe_result
 from calltape_schema.objects import MAX_NESTED, MAX_VALUES, attributes_of
-from tests.recorder.calls import one
+from tests.recorder.calls import taped
 
 
 class Forbidden(BaseException):
@@ -72,7 +72,7 @@ class FailureError(Exception):
 
 def test_an_object_is_its_attributes(tmp_path: Path) -> None:
     held = Dist(mean=torch.ones(3), scale=2.5, names=["a"], _kept=torch.zeros(2))
-    (node,) = one(tmp_path, result={"latent": held}).outputs.children
+    (node,) = taped(tmp_path, result={"latent": held}).outputs.children
     assert (node.kind, node.type) == ("object", f"{__name__}:Dist")
     assert node.fields == ("mean", "scale", "names", "_kept")
     assert [child.kind for child in node.children] == ["tensor", "float", "list", "tensor"]
@@ -80,7 +80,7 @@ def test_an_object_is_its_attributes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("made", "fields"), [(Slotted, ("mean",)), (Grown, ("more", "mean"))])
 def test_slots_are_attributes(made: Any, fields: tuple[str, ...], tmp_path: Path) -> None:
-    node = one(tmp_path, result=made(torch.ones(1))).outputs
+    node = taped(tmp_path, result=made(torch.ones(1))).outputs
     assert (node.kind, node.fields) == ("object", fields)
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_described_is_named_and_the_rest_is_kept(tmp_path: Path) 
         stream=(tmp_path / "file").open("w"),
     )
     vars(held)["itself"] = held
-    node = one(tmp_path, result=held).outputs
+    node = taped(tmp_path, result=held).outputs
     vars(held)["stream"].close()
     found = dict(zip(node.fields, node.children, strict=True))
     assert found.pop("mean").kind == "tensor"
@@ -116,7 +116,7 @@ def held_method() -> None:
 
 
 def test_objects_of_inputs_are_not_looked_into(tmp_path: Path) -> None:
-    assert one(tmp_path, Dist(mean=torch.ones(1))).args[0].kind == "opaque"
+    assert taped(tmp_path, Dist(mean=torch.ones(1))).args[0].kind == "opaque"
 
 
 def test_what_is_looked_at_is_bounded(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_is_looked_at_is_bounded(tmp_path: Path) -> None:
     for _ in range(40):
         many = Dist(a=[many], b=[many])  # 2^40 of them, if each is followed
     result = {"deep": deep, "wide": wide, "many": many, "x": Dist(y=1)}
-    node = one(tmp_path, result=result).outputs
+    node = taped(tmp_path, result=result).outputs
     found = dict(zip(node.keys, node.children, strict=True))
     levels = 0
     at = found["deep"]
@@ -209,7 +209,7 @@ def test_what_is_set_on_a_value_of_another_kind_is_named(
 ) -> None:
     plain, held = made(), made()
     held.mean = torch.ones(1)
-    node = one(tmp_path, result=[held, plain] if inside else held).outputs
+    node = taped(tmp_path, result=[held, plain] if inside else held).outputs
     if inside:
         node, other = node.children
         assert other.beside is None
@@ -222,11 +222,11 @@ def test_what_is_set_on_a_value_of_another_kind_is_named(
 def test_what_torch_notes_on_a_tensor_is_no_part_of_it(tmp_path: Path) -> None:
     noted = torch.ones(2)
     noted._dynamo_dynamic_indices = {0}  # type: ignore[attr-defined]
-    assert one(tmp_path, result=noted).outputs.beside is None
+    assert taped(tmp_path, result=noted).outputs.beside is None
 
 
 def test_a_class_that_a_call_made_is_not_described(tmp_path: Path) -> None:
-    node = one(tmp_path, result=[type("Made", (), {"mean": torch.ones(1)}), Dist]).outputs
+    node = taped(tmp_path, result=[type("Made", (), {"mean": torch.ones(1)}), Dist]).outputs
     assert [child.kind for child in node.children] == ["opaque", "class"]
 
 

@@ -20,7 +20,7 @@ from calltape_recorder.capture import walk
 from calltape_recorder.capture.structures import spell_out
 from calltape_recorder.capture.walk import capture_inputs, capture_output
 from tests.pytree_nodes import deregister
-from tests.recorder.calls import one
+from tests.recorder.calls import taped
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
 
@@ -61,7 +61,7 @@ def test_scalars(tmp_path: Path) -> None:
         0, -1, 2**70, -(2**63) - 1, 10**2000, 1.5, float("inf"), -0.0, 1 + 2j, "text", "", "\ud800",
         "x" * 5000, b"bytes", bytearray(b"more"), Text("sub"),
     ]  # fmt: skip
-    call = one(tmp_path, *values)
+    call = taped(tmp_path, *values)
     read_back = [call.scalar(node) for node in call.args]
     assert read_back[:-1] == values[:-1]
     assert read_back[-1] == "sub"
@@ -70,12 +70,12 @@ def test_scalars(tmp_path: Path) -> None:
 
 
 def test_too_much_of_a_scalar_is_a_placeholder(tmp_path: Path) -> None:
-    call = one(tmp_path, 10**5000, "x" * (2 << 20), b"x" * (2 << 20), 1)
+    call = taped(tmp_path, 10**5000, "x" * (2 << 20), b"x" * (2 << 20), 1)
     assert [node.kind for node in call.args] == ["opaque"] * 3 + ["int"]
 
 
 def test_constants(tmp_path: Path) -> None:
-    call = one(
+    call = taped(
         tmp_path, None, True, False, ..., torch.float16, torch.device("cuda", 1), torch.sparse_coo,
         torch.channels_last, Color.RED, Color.DEEP, Level.HIGH, int, torch.nn.Linear,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def test_constants(tmp_path: Path) -> None:
 
 
 def test_flags_and_values_that_compare_equal_keep_their_value(tmp_path: Path) -> None:
-    call = one(tmp_path, Access.READ, Access.READ | Access.WRITE, Access(0), Mode.ON, Mode.ONE)
+    call = taped(tmp_path, Access.READ, Access.READ | Access.WRITE, Access(0), Mode.ON, Mode.ONE)
     assert [node.kind for node in call.args] == ["enum"] * 5
     values = [node.value for node in call.args]
     assert values == [1, 3, 0, True, "1"]
@@ -147,7 +147,7 @@ def _registered() -> Any:
 
 def test_containers(tmp_path: Path) -> None:
     t = torch.ones(2)
-    call = one(
+    call = taped(
         tmp_path, [t, (1, [])], Pair(t, 2), Batch(t), Slotted(5), torch.Size([2, 3]),
         slice(1, None, 2), range(3), {1, 2}, frozenset("a"), types.SimpleNamespace(x=t),
         MyCache(), collections.deque([t], maxlen=4), torch.ones(2, 2).max(0),
@@ -172,7 +172,7 @@ def test_dicts(tmp_path: Path) -> None:
     }  # fmt: skip
     ordered = collections.OrderedDict(z=1, y=2)
     default = collections.defaultdict(list, {"q": torch.ones(1)})
-    call = one(tmp_path, keys, ordered, default, {Color.RED: 1}, {2**70: 1}, {1: 0}, {True: 0})
+    call = taped(tmp_path, keys, ordered, default, {Color.RED: 1}, {2**70: 1}, {1: 0}, {True: 0})
     assert call.args[0].keys == tuple(keys)
     assert (call.args[1].keys, call.args[1].type) == (("z", "y"), "collections:OrderedDict")
     assert call.args[2].type == "collections:defaultdict"
@@ -180,10 +180,10 @@ def test_dicts(tmp_path: Path) -> None:
     assert type(call.args[5].keys[0]) is int
     assert type(call.args[6].keys[0]) is bool
     ordered.move_to_end("z")  # of which the dict that it is knows nothing
-    call = one(tmp_path, ordered, types.MappingProxyType(ordered))
+    call = taped(tmp_path, ordered, types.MappingProxyType(ordered))
     assert [node.keys for node in call.args] == [("y", "z")] * 2
     dict.__delitem__(ordered, "y")  # then its own order leads to nothing
-    assert one(tmp_path, ordered).args[0].keys == ("z",)
+    assert taped(tmp_path, ordered).args[0].keys == ("z",)
 
 
 @pytest.mark.parametrize(
@@ -199,20 +199,20 @@ def test_dicts(tmp_path: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_keys_that_no_reader_takes(tmp_path: Path, keys: list[Any], reason: str) -> None:
-    (value,) = one(tmp_path, dict.fromkeys(keys, 1)).args
+    (value,) = taped(tmp_path, dict.fromkeys(keys, 1)).args
     assert (value.kind, value.reason) == ("opaque", reason)
 
 
 def test_long_keys_that_a_reader_takes(tmp_path: Path) -> None:
     keys = ["k" * 1024, b"k" * 1024, 2**64 - 1, -(2**63), ("a",) * 16]
     keys += itertools.product((-1, -2), repeat=6)
-    (value,) = one(tmp_path, dict.fromkeys(keys, 1)).args
+    (value,) = taped(tmp_path, dict.fromkeys(keys, 1)).args
     assert value.keys == tuple(keys)
 
 
 def test_keys_are_readable_paths_and_unique(tmp_path: Path) -> None:
     t = [torch.full((1,), float(i)) for i in range(6)]
-    call = one(
+    call = taped(
         tmp_path, t[0], {"a.b": t[1], "a": {"b": t[2]}}, past=[Pair(t[3], {"é\ud800": t[4]})]
     )
     keys = [fact.key for fact in call.record.inputs.facts()]
@@ -226,7 +226,7 @@ def test_keys_are_readable_paths_and_unique(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_registered")
 def test_registered_classes_use_their_own_flatten_function(tmp_path: Path) -> None:
     t = torch.randn(2)
-    call = one(tmp_path, Registered(7, t, [t]))
+    call = taped(tmp_path, Registered(7, t, [t]))
     node = call.args[0]
     assert (node.kind, node.type) == ("custom", "tests.recorder.capture.test_walk:Registered")
     assert node.context.keys == ("tag", "t")
@@ -251,7 +251,7 @@ def test_registration_is_looked_up_at_every_call(tmp_path: Path) -> None:
 
 
 def test_unknown_objects_are_placeholders(tmp_path: Path) -> None:
-    call = one(
+    call = taped(
         tmp_path, Registered(1), torch.nn.Linear(2, 2), print, torch.Generator(), memoryview(b"x")
     )
     assert [node.kind for node in call.args] == ["opaque"] * 5
@@ -267,7 +267,7 @@ def test_cycles_depth_and_size_end_in_placeholders(tmp_path: Path) -> None:
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]
-    call = one(tmp_path, cycle, own, deep, list(range(100_000)), [1])
+    call = taped(tmp_path, cycle, own, deep, list(range(100_000)), [1])
     assert [node.kind for node in call.args[0].children] == ["int", "opaque", "opaque"]
     assert call.args[1].children[0].reason == "contains itself"
     depth, node = 0, call.args[2]
@@ -281,7 +281,7 @@ def test_cycles_depth_and_size_end_in_placeholders(tmp_path: Path) -> None:
 
 def test_a_list_shared_by_two_arguments_is_no_cycle(tmp_path: Path) -> None:
     shared = [torch.ones(1)]
-    call = one(tmp_path, shared, shared, a=shared)
+    call = taped(tmp_path, shared, shared, a=shared)
     assert [node.children[0].leaf for node in (*call.args, call.kwargs["a"])] == [0, 0, 0]
 
 

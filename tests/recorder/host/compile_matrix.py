@@ -1,5 +1,4 @@
-"""What recording a compiled model costs it, placement by placement: ``python -m
-tests.recorder.host.compile_matrix`` prints the table.
+"""What recording a compiled model costs it, placement by placement; a slow test prints the table.
 
 Every row compares two runs of the same calls, with and without a recorder: calls made and seen,
 graphs, graph breaks, recompiles, and whether every output is equal.
@@ -7,8 +6,6 @@ graphs, graph breaks, recompiles, and whether every output is equal.
 
 from __future__ import annotations
 
-import logging
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from calltape_recorder import Recorder, record
+from tests.recorder.logs import log_handler
 from tests.recorder.models import Two
 from tests.recorder.reading import ReadCall, read
 
@@ -231,7 +229,8 @@ def run(case: Case, path: Path | None) -> Ran:
     options: dict[str, Any] = {"backend": backend, "fullgraph": case.fullgraph}
     if case.model == "dynamic shapes":
         options["dynamic"] = True
-    with _Said() as said, torch.no_grad():
+    said: list[str] = []
+    with log_handler(lambda record: said.append(record.getMessage())), torch.no_grad():
         compiled = case.compile(model, **options)
         if case.when == "compiled":
             recorder = attach(compiled)
@@ -247,7 +246,7 @@ def run(case: Case, path: Path | None) -> Ran:
     recorder.close()
     stats, calls = recorder.stats(), read(path).calls
     return Ran(
-        *did, made, stats.seen, len(calls), stats.dropped.get("tracing", 0), " ".join(said.texts),
+        *did, made, stats.seen, len(calls), stats.dropped.get("tracing", 0), " ".join(said),
         case.part or _are_right(calls, outputs),
     )  # fmt: skip
 
@@ -256,24 +255,6 @@ def _are_right(calls: list[ReadCall], outputs: list[torch.Tensor]) -> bool:
     """Whether the recorded outputs are those of the last calls."""
     last = outputs[len(outputs) - len(calls) :]
     return all(torch.equal(a.output(0), b) for a, b in zip(calls, last, strict=True))
-
-
-class _Said(logging.Handler):
-    """What the recorder says meanwhile."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
-
-    def __enter__(self) -> _Said:
-        logging.getLogger("calltape").addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("calltape").removeHandler(self)
 
 
 def row(case: Case) -> Row:
@@ -304,18 +285,3 @@ def line(row: Row) -> str:
         "yes" if row.outputs_equal else "NO", case.promise + ("" if row.holds else ": BROKEN"),
     ]  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def main() -> int:
-    """Prints the table; 1 if a promise is broken."""
-    print(HEADER)
-    broken = 0
-    for case in cases():
-        found = row(case)
-        broken += not found.holds
-        print(line(found), flush=True)
-    return min(broken, 1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape, recordings
 from calltape_analyzer.cli.verbs import app
-from calltape_recorder import Recorder, TapeError, record
+from calltape_recorder import Recorder, record
 from calltape_recorder.host.target import owner_of
+from tests.raising import raises
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 
@@ -139,9 +140,8 @@ def test_what_cannot_be_attached_is_the_caller_s_error(
     tmp_path: Path, target: Any, options: dict[str, Any]
 ) -> None:
     path = tmp_path / "t.tape"
-    with pytest.raises(TapeError) as caught:
+    with raises("usage") as caught:
         record(target, path, **options)
-    assert caught.value.kind == "usage"
     assert "documentation" not in str(caught.value)
     assert not path.exists()
     record(Add(), path).close()  # the corrected call is not refused
@@ -170,6 +170,5 @@ def test_the_owner_of_functions_and_names() -> None:
     "target", [lambda x: x, "math:nothing", "no_such_module:f", "", ":", "math:", "a b:c"]
 )
 def test_what_has_no_owner(target: object) -> None:
-    with pytest.raises(TapeError) as caught:
+    with raises("usage"):
         owner_of(target, "a.tape")
-    assert caught.value.kind == "usage"

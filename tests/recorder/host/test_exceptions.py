@@ -41,17 +41,16 @@ def test_exceptions_are_the_model_s_own(tmp_path: Path, via: Via, error: BaseExc
         assert recorder.stats().queued == 0
     assert recorded is error is plain
     assert recorded.__context__ is None
-    call = read(path).calls[0].record
-    assert call.call == 0
-    assert call.error is not None
-    assert call.outputs is None
+    call = read(path).calls[0]
+    assert call.record.call == 0
+    assert call.record.outputs is None
     if via == "method" or isinstance(error, Exception):
         assert (call.error.type, call.error.message) == (
             f"builtins:{type(error).__name__}", str(error),
         )  # fmt: skip
     else:
         assert call.error.type == "builtins:BaseException"
-    assert read(path).end is not None
+    assert read(path).is_sealed
 
 
 def _raised(model: Any, error: BaseException) -> BaseException:
@@ -69,9 +68,8 @@ def test_an_interrupt_that_leaves_the_with_statement_is_named(tmp_path: Path) ->
     model = Raises()
     with pytest.raises(KeyboardInterrupt, match="now"), record(model, path):
         model(KeyboardInterrupt("now"))
-    call = read(path).calls[0].record
-    assert call.error is not None
-    assert (call.error.type, call.error.message) == ("builtins:KeyboardInterrupt", "now")
+    error = read(path).calls[0].error
+    assert (error.type, error.message) == ("builtins:KeyboardInterrupt", "now")
 
 
 def test_an_exception_being_handled_is_not_the_call_s(tmp_path: Path) -> None:
@@ -88,9 +86,7 @@ def test_a_message_that_cannot_be_had(tmp_path: Path) -> None:
     model, path = Raises(), tmp_path / "t.tape"
     with record(model, path), pytest.raises(UnprintableError):
         model(UnprintableError())
-    error = read(path).calls[0].record.error
-    assert error is not None
-    assert error.message == "(its text raised RuntimeError)"
+    assert read(path).calls[0].error.message == "(its text raised RuntimeError)"
 
 
 def test_trouble_in_the_recorder_is_counted_and_said_once(

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_recorder import record
 from tests.recorder.calls import Via, both
 from tests.recorder.models import Add, Identity, Two
+from tests.recorder.modes import WatchingFunctions, WatchingOperators
 from tests.recorder.reading import read
 
 
@@ -136,30 +136,8 @@ def test_backward_through_a_recorded_model_is_the_same(tmp_path: Path) -> None:
         assert torch.equal(p.grad, q.grad)  # type: ignore[arg-type]
 
 
-class Watching(TorchDispatchMode):
-    """Sees every operator of the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-class WatchingFunctions(torch.overrides.TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 @both
-@pytest.mark.parametrize("mode", [Watching, WatchingFunctions])
+@pytest.mark.parametrize("mode", [WatchingOperators, WatchingFunctions])
 def test_modes_see_the_host_only(tmp_path: Path, via: Via, mode: type[Any]) -> None:
     model, path = Identity(), tmp_path / "t.tape"
     x = torch.randn(3, 4).t()

@@ -50,10 +50,8 @@ def test_the_tape_has_the_names(tmp_path: Path) -> None:
         with record(cls(), tmp_path / f"{cls.__name__}.tape"):
             pass
     first, second = (read(tmp_path / f"{name}.tape") for name in ("OfLayer", "OfTables"))
-    assert first.manifest.target is not None
-    assert second.manifest.target is not None
-    assert first.manifest.target.outside == (f"{HOME}._context",)
-    assert second.manifest.target.outside is None
+    assert first.target.outside == (f"{HOME}._context",)
+    assert second.target.outside is None
 
 
 def test_no_code_of_the_host_runs() -> None:

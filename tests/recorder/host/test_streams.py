@@ -48,8 +48,7 @@ def test_how_coroutines_end(tmp_path: Path) -> None:
     with record(server, path, method="generate"):
         for scenario in (c_fails, c_cancelled, c_closes):
             asyncio.run(scenario(server))
-    errors = [call.record.error for call in read(path).calls]
-    assert [error.type for error in errors if error is not None] == [
+    assert [call.error.type for call in read(path).calls] == [
         "tests.recorder.host.streaming_servers:RefusedError",
         "asyncio.exceptions:CancelledError", "builtins:GeneratorExit",
     ]  # fmt: skip
@@ -142,8 +141,7 @@ def test_how_streams_end(tmp_path: Path, method: str) -> None:
         assert texts(call) == [0]
         assert call.record.error is None
         assert call.record.outputs_missing == "closed by its consumer after 1 chunks"
-    assert raised.record.error is not None
-    assert raised.record.error.type == "builtins:KeyError"
+    assert raised.error.type == "builtins:KeyError"
     assert raised.record.outputs is None
     assert raised.record.outputs_missing == "raised after 1 chunks"
 
@@ -168,51 +166,40 @@ def test_async_streams(tmp_path: Path, method: str) -> None:
     assert [call.record.outputs_missing for call in calls] == [None] * 10
 
 
-def test_long_streams_are_cut_and_counted(tmp_path: Path) -> None:
-    server, path = Server(), tmp_path / "t.tape"
-    with record(server, path, method="stream"):
-        assert len(list(server.stream(MAX_CHUNKS + 7))) == MAX_CHUNKS + 7
-    (call,) = read(path).calls
-    assert texts(call) == list(range(MAX_CHUNKS))
-    assert call.record.outputs_missing == (
-        f"{MAX_CHUNKS} of {MAX_CHUNKS + 7} chunks kept: more than {MAX_CHUNKS} chunks"
-    )
+class Gives:
+    """A server whose stream has these chunks."""
+
+    def __init__(self, chunks: list[Any]) -> None:
+        self.chunks = chunks
+
+    def stream(self) -> Iterator[Any]:
+        yield from self.chunks
 
 
 @pytest.mark.parametrize(
-    "text", ["\N{GRINNING FACE}" * 1000, "x" * 4000, b"x" * 4000],
-    ids=["four bytes", "one byte", "bytes"],
-)  # fmt: skip
-def test_texts_of_chunks_are_bounded_in_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: Any
+    ("chunks", "kept", "reason"),
+    [
+        ([*range(MAX_CHUNKS + 7)], MAX_CHUNKS, f"more than {MAX_CHUNKS} chunks"),
+        (["\N{GRINNING FACE}" * 1000] * 5, 3, "more than one call can hold"),
+        (["x" * 4000] * 5, 3, "more than one call can hold"),
+        ([b"x" * 4000] * 5, 3, "more than one call can hold"),
+        ([[*[None] * 30_000, torch.ones(50_000)]] * 3, 1, "more than one call can hold"),
+    ],
+    ids=["many chunks", "texts of four bytes", "texts of one byte", "bytes", "nodes"],
+)
+def test_a_stream_beyond_a_bound_is_cut_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: list[Any], kept: int, reason: str
 ) -> None:
-    class Talks:
-        def stream(self) -> Iterator[Any]:
-            yield from [text] * 5
-
     monkeypatch.setattr(queued, "MAX_TEXT_BYTES", 12_000)
-    server = Talks()
-    with record(server, tmp_path / "t.tape", method="stream"):
-        assert len(list(server.stream())) == 5
-    (found,) = read(tmp_path / "t.tape").calls
-    missing = "3 of 5 chunks kept: more than one call can hold"
-    assert found.record.outputs_missing == missing
-
-
-def test_chunks_that_are_one_too_many_nodes_together(tmp_path: Path) -> None:
-    class Large:
-        def stream(self) -> Iterator[Any]:
-            for _ in range(3):
-                yield [*[None] * 30_000, torch.ones(50_000)]
-
-    server, path = Large(), tmp_path / "t.tape"
-    with record(server, path, method="stream") as recorder:
-        assert [len(chunk) for chunk in server.stream()] == [30_001] * 3
+    server = Gives(chunks)
+    with record(server, tmp_path / "t.tape", method="stream") as recorder:
+        assert list(server.stream()) == chunks
         assert recorder.flush()
         assert recorder.stats().queued_bytes == 0
-    (call,) = read(path).calls
-    assert call.record.outputs_missing == "1 of 3 chunks kept: more than one call can hold"
-    assert call.output(0).sum().item() == 50_000
+    (call,) = read(tmp_path / "t.tape").calls
+    assert len(call.outputs.children) == kept
+    missing = f"{kept} of {len(chunks)} chunks kept: {reason}"
+    assert call.record.outputs_missing == missing
 
 
 def test_streams_that_do_not_fit_the_queue(tmp_path: Path) -> None:
@@ -257,9 +244,7 @@ def test_an_interrupt_while_a_chunk_is_recorded(
                 next(stream)
         assert list(server.stream(2)) == [0, 1]
     assert recorder.stats().kept == 2
-    error = read(path).calls[0].record.error
-    assert error is not None
-    assert error.type == "builtins:KeyboardInterrupt"
+    assert read(path).calls[0].error.type == "builtins:KeyboardInterrupt"
 
 
 def test_trouble_while_a_chunk_is_recorded(

@@ -56,18 +56,3 @@ def test_outputs_that_were_not_wanted_are_no_loss(
     with open_tape(tmp_path / "t.tape") as tape:
         told = [one.advice for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
     assert told == ([] if advice is None else [f"record with {advice}"])
-
-
-def test_what_the_bound_deletes_is_not_lost(tmp_path: Path) -> None:
-    model = Grows()
-    options: dict[str, Any] = {"max_disk_bytes": 400_000, "when_full": "delete_oldest"}
-    with record(model, tmp_path / "t.tape", **options) as recorder:
-        for _ in range(60):
-            model(torch.rand(4))
-            recorder.flush()
-    stats = recorder.stats()
-    assert stats.dropped["deleted"] == stats.unwanted["deleted"] > 0
-    assert stats.lost == {}
-    with open_tape(sorted(tmp_path.glob("*.tape"))) as tape:
-        assert tape.coverage.lost == {}
-        assert tape.coverage.unwanted["deleted"] > 0

@@ -13,8 +13,9 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from calltape_recorder import Rate, record
 from calltape_schema.objects import NESTED_TENSOR
-from tests.recorder.calls import one
+from tests.recorder.calls import taped
 from tests.recorder.models import Identity
+from tests.recorder.modes import WatchingFunctions, WatchingOperators
 from tests.recorder.reading import ReadCall, read
 
 LAYOUTS = [torch.jagged, torch.strided]
@@ -39,7 +40,7 @@ def parts(call: ReadCall, node: Any) -> dict[str, Any]:
 
 def test_a_jagged_one_is_its_values_and_offsets(tmp_path: Path) -> None:
     value = nested(2, 0, 3)
-    call = one(tmp_path, value)
+    call = taped(tmp_path, value)
     found = parts(call, call.args[0])
     assert list(found) == ["values", "offsets", "jagged_dim"]
     assert torch.equal(found["values"], value.values())
@@ -50,7 +51,7 @@ def test_a_jagged_one_is_its_values_and_offsets(tmp_path: Path) -> None:
 def test_lengths_the_ragged_dimension_and_gradients(tmp_path: Path) -> None:
     starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([2, 3, 2])
     narrowed = torch.nested.narrow(torch.randn(3, 5, 4), 1, starts, lengths, layout=torch.jagged)
-    call = one(tmp_path, narrowed, nested(2, 3).transpose(1, 2), nested(1, requires_grad=True))
+    call = taped(tmp_path, narrowed, nested(2, 3).transpose(1, 2), nested(1, requires_grad=True))
     first, turned, leaf = (parts(call, node) for node in call.args)
     assert torch.equal(first["lengths"], lengths)
     assert torch.equal(first["offsets"], narrowed.offsets())
@@ -85,7 +86,7 @@ def test_of_a_strided_one_there_is_the_dtype(tmp_path: Path, options: Any) -> No
 
 def test_two_with_one_ragged_dimension_share_their_offsets(tmp_path: Path) -> None:
     value = nested(2, 3)
-    call = one(tmp_path, value, [value * 2], value.values())
+    call = taped(tmp_path, value, [value * 2], value.values())
     first, second = call.args[0], call.args[1].children[0]
     assert first.children[1].leaf == second.children[1].leaf
     facts = call.record.inputs.facts()
@@ -131,28 +132,8 @@ def test_values_that_are_not_wanted(tmp_path: Path, values: Any) -> None:
         assert call.record.inputs.scalars == (1,)
 
 
-class _Seen(torch.overrides.TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **kwargs or {})
-
-
-class _Dispatched(torch.utils._python_dispatch.TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **kwargs or {})
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", [_Seen, _Dispatched])
+@pytest.mark.parametrize("mode", [WatchingFunctions, WatchingOperators])
 def test_the_host_sees_nothing_of_it(
     tmp_path: Path, layout: torch.layout, mode: Callable[[], Any]
 ) -> None:
@@ -162,7 +143,7 @@ def test_the_host_sees_nothing_of_it(
     with record(model, tmp_path / "t.tape"), mode() as seen:
         for _ in range(3):
             assert model(value) is value
-    assert seen.names == []
+    assert seen.seen == []
     assert vars(value) == before
     assert value.grad_fn is None
     assert len(read(tmp_path / "t.tape").calls) == 3
@@ -172,7 +153,7 @@ def test_the_host_sees_nothing_of_it(
 def test_a_torch_that_has_it_otherwise(tmp_path: Path, missing: str) -> None:
     value = nested(2, 3)
     del vars(value)[missing]
-    call = one(tmp_path, value)
+    call = taped(tmp_path, value)
     assert call.args[0].kind == "tensor"
     assert call.record.inputs.facts()[0].missing
 

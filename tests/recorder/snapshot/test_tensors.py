@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from tests.recorder.calls import ORDINARY, bits, one
+from tests.recorder.calls import ORDINARY, bits, taped
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
 
@@ -19,7 +19,7 @@ from tests.recorder.reading import read
 def test_a_tensor_that_left_vmap_has_no_bytes(tmp_path: Path) -> None:
     left: list[torch.Tensor] = []
     torch.vmap(lambda x: left.append(x) or x)(torch.ones(3, 2))  # type: ignore[func-returns-value]
-    call = one(tmp_path, left, result=left)
+    call = taped(tmp_path, left, result=left)
     assert call.record.inputs.facts()[0].missing.startswith("not readable")
 
 
@@ -33,7 +33,7 @@ def test_every_dtype_reads_back_bit_identical(
         source = source % 2
     tensor = source.view(dtype)
     tensor = tensor.t() if strided else tensor
-    call = one(tmp_path, tensor, result=tensor)
+    call = taped(tmp_path, tensor, result=tensor)
     facts = call.record.inputs.facts()[0]
     assert getattr(torch, facts.dtype) is dtype
     assert facts.shape == tuple(tensor.shape)
@@ -63,7 +63,7 @@ def test_quantized_per_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tensor = torch.quantize_per_tensor(torch.randn(3, 5), 0.1, 0, dtype)
-    call = one(tmp_path, tensor, result=tensor)
+    call = taped(tmp_path, tensor, result=tensor)
     quantizer = call.record.inputs.facts()[0].quantizer
     assert quantizer is not None
     assert (quantizer.scale, quantizer.zero_point) == (tensor.q_scale(), tensor.q_zero_point())
@@ -82,7 +82,7 @@ def test_layouts_of_memory(tmp_path: Path) -> None:
         "empty_strided": torch.empty(4, 0).t(),
         "offset": base.reshape(-1)[5:9],
     }
-    call = one(tmp_path, **views)
+    call = taped(tmp_path, **views)
     for (name, view), facts in zip(views.items(), call.record.inputs.facts(), strict=False):
         leaf = call.kwargs[name].leaf
         assert torch.equal(call.input(leaf), view), name
@@ -93,7 +93,7 @@ def test_layouts_of_memory(tmp_path: Path) -> None:
 
 def test_conjugate_and_negative_views(tmp_path: Path) -> None:
     z = torch.randn(3, 4, dtype=torch.complex64)
-    call = one(tmp_path, z.conj(), z.conj().imag, z.mH)
+    call = taped(tmp_path, z.conj(), z.conj().imag, z.mH)
     facts = call.record.inputs.facts()
     assert [(f.conj, f.neg) for f in facts] == [(True, False), (False, True), (True, False)]
     for leaf, value in enumerate([z.conj(), z.conj().imag, z.mH]):
@@ -104,7 +104,7 @@ def test_flags(tmp_path: Path) -> None:
     with torch.inference_mode():
         inference = torch.ones(2)
     weight = torch.nn.Parameter(torch.randn(2))
-    call = one(tmp_path, torch.ones(2, requires_grad=True), inference, weight)
+    call = taped(tmp_path, torch.ones(2, requires_grad=True), inference, weight)
     facts = call.record.inputs.facts()
     assert [f.requires_grad for f in facts] == [True, False, True]
     assert [f.inference for f in facts] == [False, True, False]
@@ -135,7 +135,7 @@ def test_subclasses(tmp_path: Path) -> None:
     value = torch.randn(3, 4)
     tagged = value.as_subclass(Tagged)
     turned = value.t().as_subclass(Tagged)
-    call = one(tmp_path, tagged, turned, Hidden((2, 3)))
+    call = taped(tmp_path, tagged, turned, Hidden((2, 3)))
     facts = call.record.inputs.facts()
     assert [f.subclass for f in facts[:2]] == ["tests.recorder.snapshot.test_tensors:Tagged"] * 2
     assert torch.equal(call.input(0), value)
@@ -159,7 +159,7 @@ def test_what_cannot_be_stored_is_a_leaf_with_a_reason(tmp_path: Path) -> None:
                 torch.randn(2, 3), torch.ones(2), torch.zeros(2), 0, torch.qint8
             ),
         }
-        call = one(tmp_path, **values)
+        call = taped(tmp_path, **values)
     facts = {name: call.record.inputs.facts()[call.kwargs[name].leaf] for name in values}
     assert all(fact.key is None and fact.missing for fact in facts.values())
     assert facts["coo"].shape == (3, 3)
@@ -171,7 +171,7 @@ def test_what_cannot_be_stored_is_a_leaf_with_a_reason(tmp_path: Path) -> None:
 
 def test_one_tensor_twice_is_one_leaf_and_two_views_share_a_key(tmp_path: Path) -> None:
     x = torch.randn(4, 4)
-    call = one(tmp_path, x, [x, x.view(4, 4)], x[0], x.t(), torch.ones(1))
+    call = taped(tmp_path, x, [x, x.view(4, 4)], x[0], x.t(), torch.ones(1))
     leaves = [call.args[0].leaf, *(child.leaf for child in call.args[1].children)]
     facts = call.record.inputs.facts()
     assert leaves == [0, 0, 1]
@@ -183,7 +183,7 @@ def test_one_tensor_twice_is_one_leaf_and_two_views_share_a_key(tmp_path: Path) 
 
 def test_the_same_memory_conjugated_is_stored_for_itself(tmp_path: Path) -> None:
     z = torch.randn(3, dtype=torch.complex64)
-    call = one(tmp_path, z, z.conj())
+    call = taped(tmp_path, z, z.conj())
     assert torch.equal(call.input(0), z)
     assert torch.equal(call.input(1), z.conj())
 
@@ -198,8 +198,7 @@ def test_ranges_of_integers(tmp_path: Path) -> None:
         torch.ones(2),
         torch.zeros(0, dtype=torch.int64),
     ]
-    found = {r.leaf: (r.min, r.max) for r in one(tmp_path, *values).record.inputs.ranges}
-    assert found == {
+    assert taped(tmp_path, *values).ranges == {
         0: (-3, 9), 1: (7, 2**64 - 1), 2: (0, 4999), 3: (0, 65_535), 4: (3, 200),
     }  # fmt: skip
 
@@ -212,7 +211,7 @@ def test_numpy_arrays_and_scalars(tmp_path: Path) -> None:
         np.arange(3, dtype=">i4"),
         np.random.rand(40_000),
     ]
-    call = one(tmp_path, *arrays, np.float64(1.5), np.int32(7), np.bool_(True))
+    call = taped(tmp_path, *arrays, np.float64(1.5), np.int32(7), np.bool_(True))
     facts = call.record.inputs.facts()
     assert [node.kind for node in call.args[:5]] == ["ndarray"] * 5
     for leaf in (0, 1, 4):

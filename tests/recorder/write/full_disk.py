@@ -94,7 +94,6 @@ def main(folder: Path, kind: str) -> None:
     stats, tapes = recorder.stats(), tapes_in(folder)
     check_accounts(stats, tapes)
     check_ends(stats, tapes)
-    assert not any(tape.damage for tape in tapes)
     assert not list(folder.glob("*.ahead*"))
     # Once, and once more after the disk had room again; not in each round.
     assert all(said.texts.count(text) <= 2 for text in said.texts)

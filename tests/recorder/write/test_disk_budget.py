@@ -20,8 +20,16 @@ from calltape_schema.end import End
 from calltape_schema.inputs_table import InputsTable
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
-from tests.recorder.write.accounts import open_files
-from tests.recorder.write.segmented import KIB, adds_up, block, call, size_on_disk, tapes
+from tests.recorder.write.accounts import (
+    KIB,
+    block,
+    call,
+    check_ends,
+    open_files,
+    size_on_disk,
+    tapes,
+    tapes_in,
+)
 
 DELETES: dict[str, Any] = {"when_full": "delete_oldest", "outputs": False}
 
@@ -46,7 +54,7 @@ def test_a_file_has_so_many_calls_and_no_more(
         call(recorder, model, 7)
     names = ("a.tape", "a-00001.tape", "a-00002.tape")
     assert [read(tmp_path / name).numbers for name in names] == [[0, 1, 2], [3, 4, 5], [6]]
-    adds_up(recorder.stats(), tmp_path)
+    check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
 def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
@@ -68,7 +76,7 @@ def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
         assert open_files() <= before + 1  # that of the current file
     found = [read(path) for path in tapes(tmp_path)]
     assert sorted(n for tape in found for n in tape.numbers) == list(range(7))
-    assert sum(tape.end is None for tape in found) == 2
+    assert sum(not tape.is_sealed for tape in found) == 2
     assert (recorder.stats().kept, recorder.stats().dropped) == (7, {})
     assert caplog.text.count("cannot be sealed") == 1
 
@@ -82,7 +90,6 @@ def test_counters_that_fail_cost_only_themselves(
         call(recorder, model, 20)
     stats = recorder.stats()
     tape = read(tmp_path / "a.tape")
-    assert tape.end is not None
     assert not tape.damage
     assert tape.end.coverage.seen == stats.seen == 20
     assert tape.table.totals().seen == stats.kept > 0
@@ -103,7 +110,7 @@ def test_an_end_that_has_no_room_counts_its_calls_all_the_same(tmp_path: Path) -
     stats = recorder.stats()
     assert stats.seen == 4000
     assert stats.dropped["deleted"] > 100
-    adds_up(stats, tmp_path)
+    check_ends(stats, tapes_in(tmp_path))
     assert seen_in(tables(tmp_path)) == 4000
 
 
@@ -121,7 +128,7 @@ def test_a_call_that_can_never_fit_deletes_nothing(tmp_path: Path) -> None:
         call(recorder, model, 1)
     assert recorder.stats().kept == 11
     assert recorder.stats().dropped == {"max_disk_bytes": 1}
-    adds_up(recorder.stats(), tmp_path)
+    check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
 class Space:
@@ -152,7 +159,7 @@ def test_the_floor_deletes_what_helps_and_nothing_where_nothing_helps(
         assert kept == 12 - dropped["deleted"]
     else:
         assert (kept, dropped) == (8, {"disk_full": 4})
-    adds_up(recorder.stats(), tmp_path)
+    check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
 def test_what_a_deleted_file_counted_is_counted_on(tmp_path: Path) -> None:
@@ -211,7 +218,7 @@ def test_a_file_that_cannot_be_deleted_still_counts(
         call(recorder, model, 1)
     assert recorder.stats().kept > 1
     assert recorder.stats().dropped["deleted"] >= 1
-    adds_up(recorder.stats(), tmp_path)
+    check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
 @pytest.mark.integration
@@ -230,7 +237,7 @@ def test_the_end_is_within_the_bound(tmp_path: Path, when_full: Any) -> None:
         assert recorder.flush()
     assert size_on_disk(tmp_path) <= bound
     assert seen_in(tables(tmp_path)) == recorder.stats().seen
-    adds_up(recorder.stats(), tmp_path)
+    check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
 def test_calls_under_way_are_within_the_bound(
@@ -255,7 +262,7 @@ def test_calls_under_way_are_within_the_bound(
     assert ahead[60:] == [0]
     assert caplog.text.count("could not be written ahead") == 1
     assert recorder.stats().kept > 10
-    adds_up(recorder.stats(), tmp_path)
+    check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
 def test_room() -> None:

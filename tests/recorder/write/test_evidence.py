@@ -12,7 +12,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, pipeline, record
-from calltape_recorder.keep.policies import NOVEL, Keep, settled
+from calltape_recorder.keep.policies import Keep
 from tests.recorder.models import Identity
 from tests.recorder.parts import recording
 from tests.recorder.reading import read
@@ -52,16 +52,6 @@ def test_samples_are_deleted_first(tmp_path: Path, keep: Keep) -> None:
         assert coverage.dropped == stats.dropped
         assert keep == Novelty() or stats.dropped["deleted"] > 100
         assert 901 in {variant.findings.all_calls for variant in tape.variants()}
-
-
-def test_without_evidence_the_oldest_goes_first(tmp_path: Path) -> None:
-    model = Identity()
-    with record(model, tmp_path / "a.tape", keep=Every(), **DELETES) as recorder:
-        serve(recorder, model)
-    assert recorder.stats().dropped["deleted"] > 100
-    with open_tape(sorted(tmp_path.glob("*.tape"))) as tape:
-        numbers = [call.number for call in tape]
-        assert numbers == list(range(numbers[0], 906))
 
 
 @pytest.fixture
@@ -107,15 +97,3 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
             now[0] += step
             model(torch.ones(2))
         assert begins[-1] - begins[-2] == 11
-
-
-def test_answers_of_two_policies() -> None:
-    view: Any = type("View", (), {"structure_hash": b"x"})
-    for keep, answers in (
-        (PerStructure(1) | Every(), [NOVEL, True]),
-        (PerStructure(1) & Every(), [NOVEL, False]),
-        (Every() & PerStructure(1), [NOVEL, False]),
-        (Every() & Every(), [True, True]),
-    ):
-        decide = keep.decider()
-        assert [settled(decide(n, view)) for n in range(2)] == answers, str(keep)

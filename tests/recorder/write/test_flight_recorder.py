@@ -43,7 +43,6 @@ def test_the_last_calls_are_written_when_asked(tmp_path: Path) -> None:
     tape = read(tmp_path / "t.tape")
     assert [call.input(0).item() for call in tape.calls] == [7, 8, 9]
     assert tape.manifest.policy.flight_recorder is not None
-    assert tape.end is not None
     assert [(d.reason, d.calls) for d in tape.end.dumps] == [
         ("the latency alarm", 3), ("again", 0),
     ]  # fmt: skip
@@ -62,7 +61,6 @@ def test_a_call_that_raises_brings_those_before_it(tmp_path: Path) -> None:
     assert tape.numbers == [3, 4, 5]
     assert tape.calls[-1].record.error is not None
     assert recorder.stats().dropped == {"flight_recorder": 4}
-    assert tape.end is not None
     assert tape.end.dumps[0].reason == "a call raised builtins:ValueError"
 
 
@@ -82,7 +80,6 @@ def test_an_exception_that_ends_a_thread_writes_nothing(
         thread.join()
     assert [one.exc_type for one in ended] == [RuntimeError]
     tape = read(tmp_path / "t.tape")
-    assert tape.end is not None
     assert (tape.numbers, tape.end.dumps) == ([], ())
 
 
@@ -120,7 +117,6 @@ def test_with_that_ends_by_an_exception_dumps(tmp_path: Path) -> None:
         interrupted()
     tape = read(tmp_path / "t.tape")
     assert tape.numbers == [0]
-    assert tape.end is not None
     assert tape.end.dumps[0].reason == "the process died of KeyboardInterrupt"
 
 

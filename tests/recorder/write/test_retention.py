@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from calltape_analyzer import open_tape
-from calltape_recorder import Novelty, Recorder, TapeError, record
-from calltape_recorder.options import parse_options
+from calltape_recorder import Novelty, record
 from tests.recorder.models import Identity
 from tests.recorder.waiting import Clock, looked, until
-from tests.recorder.write.segmented import KIB, adds_up, block, call, tapes
+from tests.recorder.write.accounts import KIB, block, call, check_ends, tapes, tapes_in
 
 
 def test_files_that_are_old_are_deleted_and_counted(
@@ -49,7 +48,7 @@ def test_files_that_are_old_are_deleted_and_counted(
         call(recorder, model, 1, 5)
     stats = recorder.stats()
     assert (stats.seen, stats.kept, stats.dropped) == (6, 1, {"expired": 5})
-    adds_up(stats, folder)
+    check_ends(stats, tapes_in(folder))
     assert mine.exists()
     assert "deleted files that ended 100 s ago (files: 1, calls: 3)" in caplog.text
     with open_tape(folder) as tape:
@@ -115,7 +114,7 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
     assert (stats.kept, stats.dropped) == (18, {})
     for path in tapes(folder):
         shutil.move(path, away / path.name)
-    adds_up(stats, away)
+    check_ends(stats, tapes_in(away))
 
 
 def test_a_link_that_is_left_in_the_place_of_a_moved_file_is_not_the_file(
@@ -139,7 +138,7 @@ def test_a_link_that_is_left_in_the_place_of_a_moved_file_is_not_the_file(
         assert (recorder.stats().kept, recorder.stats().dropped) == (3, {})
     stats = recorder.stats()
     assert (stats.kept, stats.dropped) == (3, {})
-    adds_up(stats, folder)
+    check_ends(stats, tapes_in(folder))
 
 
 def test_calls_are_dropped_until_there_is_room(tmp_path: Path, clock: Clock) -> None:
@@ -193,10 +192,3 @@ def test_many_files_are_looked_for_a_few_at_a_time(tmp_path: Path, clock: Clock)
         left = len(tapes(tmp_path))
         until(lambda: looked(recorder) and recorder.stats().segments == left)
         assert recorder.stats().dropped == {}
-
-
-def test_the_option_is_checked_and_read(tmp_path: Path) -> None:
-    for wrong in (0, -1, "7d", float("inf"), True):
-        with pytest.raises(TapeError, match="max_age_seconds"):
-            Recorder(tmp_path / "a.tape", max_age_seconds=wrong)  # type: ignore[arg-type]
-    assert parse_options({"max_age_seconds": "7d"}) == {"max_age_seconds": 604800.0}

@@ -14,8 +14,8 @@ from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import Counts, InputsTable, Kind, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.tree import encode_leaves
+from tests.raising import raises
 from tests.schema.container.tapes import structure
-from tests.schema.raising import raises
 
 STRUCTURES = [structure(leaves, 1) for leaves in (1, 2)]
 

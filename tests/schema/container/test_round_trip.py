@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import random
-import tarfile
 
 import pytest
 
@@ -14,6 +12,7 @@ from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.writer import TapeWriter
+from tests.raising import raises
 from tests.schema.container.tapes import (
     MANIFEST,
     TAPE,
@@ -24,7 +23,6 @@ from tests.schema.container.tapes import (
     tape,
     tensor,
 )
-from tests.schema.raising import raises
 
 
 def mixed() -> bytes:
@@ -122,20 +120,6 @@ def test_a_number_that_is_in_a_group_twice_is_damage_however_it_is_read(
         with raises("damaged", "stands twice"):
             reader.record(number)
     assert reader.record(1).call == 1
-
-
-def test_any_tar_and_any_safetensors_open_it() -> None:
-    safetensors = pytest.importorskip("safetensors")
-    with tarfile.open(fileobj=io.BytesIO(mixed())) as archive:
-        names = archive.getnames()
-        content = archive.extractfile("blobs/00000002.safetensors")
-        assert content is not None
-        tensors = dict(safetensors.deserialize(content.read()))
-    assert names == [
-        "tape.msgpack", "blobs/00000000.safetensors", "records/00000000.msgpack",
-        "blobs/00000002.safetensors", "records/00000002.msgpack", "end.msgpack",
-    ]  # fmt: skip
-    assert set(tensors) == {"x0", "x1"}
 
 
 def test_a_tape_without_calls_counts_inputs() -> None:

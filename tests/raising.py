@@ -1,4 +1,4 @@
-"""``pytest.raises`` for a TapeError of a kind."""
+"""``pytest.raises`` for a ``TapeError`` of a kind."""
 
 from __future__ import annotations
 
