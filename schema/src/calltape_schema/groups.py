@@ -177,7 +177,7 @@ def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Appen
     numbers = [call.number for call in calls]
     sizes = [sum(map(len, call.blob)) for call in calls]
     blobs = sum(BLOCK + size + padding(size) for size in sizes if size)
-    content = _content(tape, calls, sizes, blobs, level) if len(calls) <= MAX_GROUP_CALLS else None
+    content = _content(calls, sizes, blobs, level) if len(calls) <= MAX_GROUP_CALLS else None
     if content is None:
         half = len(calls) // 2
         if not half:
@@ -207,9 +207,7 @@ def _joined(first: Append, second: Append) -> Append:
     )  # fmt: skip
 
 
-def _content(
-    tape: bytes, calls: Sequence[NewCall], sizes: Sequence[int], back: int, level: int
-) -> bytes | None:
+def _content(calls: Sequence[NewCall], sizes: Sequence[int], back: int, level: int) -> bytes | None:
     """The content of a group after its place; None if it has to be parted. ``back`` is the size of
     all blobs, which stand before it."""
     shared_at: dict[bytes, int] = {}
