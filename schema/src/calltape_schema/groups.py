@@ -1,7 +1,10 @@
 """Groups of records: how calls are committed.
 
 Takes calls, and returns what one append writes: the blobs of the calls, and one member with all of
-their records. Or takes the content of such a member, and returns its table and its records.
+their records (:func:`planned`). Or takes the content of such a member, and returns its table and
+its records: :func:`opened` checks the checksums and inflates the table; :func:`columns_of`, or
+:func:`only_entry` for a single call, checks what stands in it; :func:`group_of` does both for a
+:class:`Group`, which reads the records.
 
 FORMAT.md §5 has the bytes. The table of a group is all that a scan decodes. The documents are the
 shared parts of the records (structures and leaves, each once), and then the records.
@@ -42,23 +45,35 @@ from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_hea
 
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
+_KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
+_REQUIRED_FLAGS = 0xFFFF0000 & ~_KNOWN_FLAGS
+"""A reader that does not know one of these cannot read the call; one that does not know another
+one can."""
 
 ENTRY = struct.Struct("<QQII16s")
-_WORDS = struct.Struct("<QQQQQ")
-_SIGNATURE = 24  # where it begins in an entry
 CALL_BYTES = ENTRY.size
 """How many bytes a call takes in a table."""
+_SIGNATURE = 24  # where it begins in an entry
+_WORDS = struct.Struct("<QQQQQ")
+_NUMBERS, _TIMES, _PLACES, _LOWS, _HIGHS = (slice(at, None, 5) for at in range(5))  # of the words
+_BEGINS = slice(4, None, 10)  # of the half words: the lower halves of the places
+_NUMBER_TOPS, _TIME_TOPS = slice(7, None, CALL_BYTES), slice(15, None, CALL_BYTES)  # highest bytes
+_BEGIN_MASK = 2**32 - 1  # of a place: above it are flags
 _HEAD = b"\x95"  # an array of five
 _OFFSET = struct.Struct("<Q")
 _OFFSET_HEAD = b"\xc4" + bytes([_OFFSET.size])
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
-_SIDES = "inputs", "outputs"
+_SIDES, _TREE = ("inputs", "outputs"), ("structure", "leaves")
+_NO_SCALARS = pack(())
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
+_CONTRADICTION = "the table of a group contradicts itself"
+_PARTS, _NO_GROUP = 5, "not a group [tape, place, width, table, documents]"
 
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
     Annotated[Many[Range], Field(max_length=MAX_NODES)]
 )
+_trees = Recent(4 * 1024 * 1024)
 
 
 class Columns(NamedTuple):
@@ -177,7 +192,7 @@ def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Appen
     numbers = [call.number for call in calls]
     sizes = [sum(map(len, call.blob)) for call in calls]
     blobs = sum(BLOCK + size + padding(size) for size in sizes if size)
-    content = _content(tape, calls, sizes, blobs, level) if len(calls) <= MAX_GROUP_CALLS else None
+    content = _content(calls, sizes, blobs, level) if len(calls) <= MAX_GROUP_CALLS else None
     if content is None:
         half = len(calls) // 2
         if not half:
@@ -207,9 +222,7 @@ def _joined(first: Append, second: Append) -> Append:
     )  # fmt: skip
 
 
-def _content(
-    tape: bytes, calls: Sequence[NewCall], sizes: Sequence[int], back: int, level: int
-) -> bytes | None:
+def _content(calls: Sequence[NewCall], sizes: Sequence[int], back: int, level: int) -> bytes | None:
     """The content of a group after its place; None if it has to be parted. ``back`` is the size of
     all blobs, which stand before it."""
     shared_at: dict[bytes, int] = {}
@@ -274,7 +287,7 @@ class Group:
     def __init__(self, tape: bytes, table: bytes, columns: Columns, stored: Section) -> None:
         self.tape = tape
         self._table = table
-        self.numbers, self.times, self.places = columns[:3]
+        self.numbers, self.times, self.places = columns.numbers, columns.times, columns.places
         self._stored = stored
         self.size = stored.size
         self._documents: bytes | None = None
@@ -303,8 +316,8 @@ class Group:
         Raises:
             TapeError: ``unsupported``, ``damaged``, ``invalid`` or ``limit``.
         """
-        begin = self.places[at] & _LOW
-        end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self.size
+        begin = self.places[at] & _BEGIN_MASK
+        end = self.places[at + 1] & _BEGIN_MASK if at + 1 < len(self.places) else self.size
         document = unpack(self.documents()[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
@@ -386,23 +399,11 @@ class Group:
     def _shared(self) -> tuple[bytes, ...]:
         if self._parts is None:
             # A view: the shared parts may be 64 MiB, and they are copied once when they are parted.
-            found = unpack(memoryview(self.documents())[: self.places[0] & _LOW])
+            found = unpack(memoryview(self.documents())[: self.places[0] & _BEGIN_MASK])
             if not is_array(found) or any(type(part) is not bytes for part in found):
                 raise TapeError("invalid", "the shared parts of a group are not an array of bytes")
             self._parts = found
         return self._parts
-
-
-_TREE = ("structure", "leaves")
-_NO_SCALARS = pack(())
-_trees = Recent(4 * 1024 * 1024)
-_LOW = 2**32 - 1
-_KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
-_REQUIRED_FLAGS = 0xFFFF0000 & ~_KNOWN_FLAGS
-"""A reader that does not know one of these cannot read the call; one that does not know another
-one can."""
-_CONTRADICTION = "the table of a group contradicts itself"
-_PARTS, _NO_GROUP = 5, "not a group [tape, place, width, table, documents]"
 
 
 class Opened(NamedTuple):
@@ -479,14 +480,14 @@ def columns_of(table: bytes, size: int, stored: int) -> Columns:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     words = u64s(table)
-    numbers, times, places = words[::5], words[1::5], words[2::5]
+    numbers = words[_NUMBERS]
     # Each of several records could ask for all of them.
     if len(numbers) > 1 and size > most(GROUP_BYTES):
         reason = f"a group of several calls has {size} bytes (at most {most(GROUP_BYTES)})"
         raise TapeError("limit", reason)
-    begins = u32s(table)[4::10]
+    begins = u32s(table)[_BEGINS]
     # The highest bytes alone: a walk looks at each.
-    are_sound = max(max(table[7::CALL_BYTES]), max(table[15::CALL_BYTES])) < 0x80
+    are_sound = max(max(table[_NUMBER_TOPS]), max(table[_TIME_TOPS])) < 0x80
     if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or not are_sound:
         raise TapeError("invalid", _CONTRADICTION)
     ascends = all(map(lt, numbers, numbers[1:]))
@@ -499,13 +500,13 @@ def columns_of(table: bytes, size: int, stored: int) -> Columns:
             f"most {most(MAX_SHARING)} times its bytes)"
         )
         raise TapeError("limit", reason)
-    return Columns(numbers, times, places, words[3::5], words[4::5], ascends)
+    return Columns(numbers, words[_TIMES], words[_PLACES], words[_LOWS], words[_HIGHS], ascends)
 
 
 def only_entry(table: bytes, size: int) -> tuple[int, int, int, int, int]:
     """The columns of the table of a single call, as :func:`columns_of`."""
     found: tuple[int, int, int, int, int] = _WORDS.unpack(table)
     number, time, place, _, _ = found
-    if number >= 2**63 or time >= 2**63 or place & _LOW >= size:
+    if number >= 2**63 or time >= 2**63 or place & _BEGIN_MASK >= size:
         raise TapeError("invalid", _CONTRADICTION)
     return found

@@ -57,7 +57,7 @@ class _Decider(NamedTuple):
     Attributes:
         decide: the decision for a call.
         by_values: whether decisions depend on values of tensors.
-        doubts: notes on what only a run can show.
+        value_warnings: notes on what only a run can show.
     """
 
     decide: Decide

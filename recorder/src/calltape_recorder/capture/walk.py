@@ -374,7 +374,7 @@ def _fields(
     walk: Walk, value: Any, kind: str, names: tuple[Any, ...], children: tuple[Any, ...],
     described: Container[str] | None = None,
 ) -> None:  # fmt: skip
-    """Describes an object by these attributes. ``known`` is None if the object has no others."""
+    """Describes an object by these attributes. ``described`` is None if it has no others."""
     if not names_fit(names):
         opaque(walk, value, "attributes whose names are not short texts")
     elif _enter(walk, value, len(names)):

@@ -203,8 +203,8 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
 
 @skip_frame
 def notify(method: Callable[[Any, Any], Any], listener: Listener, call: Any, value: Any) -> Any:
-    """Tells the listener of a call; ``what`` is a method of it, which gets these two. The result is
-    that of the method; None if it raised."""
+    """Tells the listener of a call; ``method`` is one of its methods, and gets these two. The
+    result is that of the method; None if it raised."""
     previous = off(None)
     try:
         return method(call, value)

@@ -48,7 +48,7 @@ def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     Args:
         start: a callable.
         sought: the one that it may call.
-        state: the attributes of an object, of which the code of ``found`` may use some by name.
+        state: the attributes of an object, of which the code of ``start`` may use some by name.
     """
     waiting, seen = [start], set[int]()
     while waiting:

@@ -54,7 +54,7 @@ def copy_leaves(
     leaves: list[Any], facts: SideFacts, buffers: HostMemory,
     earlier_copies: Sequence[EarlierCopy | None] | None = None,
 ) -> SideCopies:  # fmt: skip
-    """Copies every leaf that has a size. ``found`` has the copies that were made of them before.
+    """Copies every leaf that has a size. ``earlier_copies`` are the ones made of them before.
 
     The caller may change its tensors at once. Copies from a CUDA device may not be done yet:
     :func:`wait_for_copies` waits for them.
