@@ -1,7 +1,7 @@
 """What a model reads of its arguments besides their values.
 
 - Strides: recorded calls run with the same values and other strides. If that changes the result,
-  the strides are conditions of the programs (``CallSorter.laid_out``).
+  the strides are conditions of the programs (``CallSorter.layout_paths``).
 - The order of keys: dicts are passed in the opposite order, which matters to
   ``torch.cat(list(features.values()))``. Then it is part of the structure
   (``CallSorter.ordered``). So is the class of a number to ``isinstance(n, int)``, which is not true
@@ -10,7 +10,7 @@
 - ``requires_grad``: a call runs with tensors that require gradients, and with the same that do not.
 - Identity: arguments that are one object or share memory are replaced by equal copies. If the
   results and the written values are the same, calls with and without sharing form one variant
-  (``CallSorter.unshared``): a loss called with ``labels=ids`` does not depend on it.
+  (``CallSorter.ignored_sharing``): a loss called with ``labels=ids`` does not depend on it.
 - Aliases: a model may compare an argument with one of its buffers by ``is``, or write to one and
   read the other. So a call runs with part of a buffer, and with a copy of that part. If the results
   differ, programs reject arguments that share memory with the model. No tape says whose memory an
