@@ -20,7 +20,8 @@ import pytest
 
 from calltape_analyzer import TapeError, bundle, open_tape, private_data, redact
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.redacting.allowed_facts import NotAllowedError, check_file
+from calltape_analyzer.redacting.allowed_facts import check_file
+from calltape_analyzer.redacting.allowed_trees import NotAllowedError
 from calltape_analyzer.redacting.policy import Policy
 from calltape_schema.packing import pack
 from calltape_schema.tar import member_header

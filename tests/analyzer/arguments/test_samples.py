@@ -19,7 +19,7 @@ from calltape_analyzer.arguments.samples import (
     sample_in,
 )
 from calltape_analyzer.arguments.sizings import sizings_unseen
-from calltape_analyzer.arguments.value_rules import synthetic
+from calltape_analyzer.arguments.synthetic_values import synthetic
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import Span, value_in
 from calltape_analyzer.variants.alternatives import can_merge, merged

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.value_rules import ValueRule, fit_offsets, synthetic_leaf, tiled
+from calltape_analyzer.arguments.synthetic_values import synthetic_leaf, tiled
+from calltape_analyzer.arguments.value_rules import ValueRule, fit_offsets
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.limits import check_memory, memory_limit_of
 from calltape_analyzer.observing.contexts import Context

@@ -243,8 +243,8 @@ def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that break a relation which rests on two different calls only, such as a length of
     three times the batch. A model that needs the relation does not take these sizes.
 
-    :mod:`calltape_analyzer.variants.derivation` breaks all such relations at once, so they all
-    stay if the model needs one of them. Here one is broken at a time."""
+    :func:`~calltape_analyzer.variants.alternatives.looser_variants` drops all such relations at
+    once, so they all stay if the model needs one of them. Here one is broken at a time."""
     row = _smallest(variant)
     values = values_at(variant, row)
     found: list[Sizing] = []

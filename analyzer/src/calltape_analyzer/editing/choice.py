@@ -264,7 +264,7 @@ def _meeting(tape: Tape, choice: Choice) -> Iterator[int]:
     results = Recent()  # calls of a file that share inputs share one
     for position, call in enumerate(tape.calls.including_unsound()):
         # The table of a group has the times, so calls of other hours are not decoded.
-        began = call.segment.began_ns(call.position) / 1e9
+        began = call.segment.scan().times[call.position] / 1e9
         if choice.start is not None and began < choice.start:
             continue
         if choice.end is not None and began >= choice.end:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch.jit import ScriptModule
@@ -34,10 +34,6 @@ from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.output_file import TemporaryFolder
-
-if TYPE_CHECKING:
-    import torch
-
 
 __all__ = ["ExportOptions", "export"]
 

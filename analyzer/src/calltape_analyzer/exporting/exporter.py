@@ -1,7 +1,6 @@
 """Tries the strategies to make a program for a variant, one after another until one is good.
 
-Takes a variant; returns the best program and the attempt that made it, and keeps all attempts. A
-prefill and its decode steps are tried as one variant first.
+Takes a variant; returns the best program and the attempt that made it, and keeps all attempts.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -23,46 +20,27 @@ from calltape_analyzer.arguments.sizings import (
     sizing_of_batch,
     sizings_for_tracing,
     sizings_of_batch,
-    sizings_of_one,
     sizings_unseen,
 )
-from calltape_analyzer.comparison.comparing import compared, leaves_of
 from calltape_analyzer.exporting.causes import cause_of
+from calltape_analyzer.exporting.inspection.loops import harmless_loops
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds
-from calltape_analyzer.exporting.session.model_differences import why_state_lost
-from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.unseen_runs import (
-    unseen_runs,
-    why_incomplete,
-    why_not,
-    why_unrun,
-)
+from calltape_analyzer.exporting.session.unseen_runs import unseen_runs, why_not, why_unrun
 from calltape_analyzer.exporting.session.verification import Outcome, restrict, try_zeros, verify
-from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
-from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, TraceSettings, trace
-from calltape_analyzer.facts import Note
 from calltape_analyzer.foreign_errors import ErrorKind, means
-from calltape_analyzer.model.calls import eager
-from calltape_analyzer.model.state import copied_from_state
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfCall, OfModel, Sampled, Strategy, stopped_by
+from calltape_analyzer.programs.reasons import OfModel, Sampled, Strategy, stopped_by
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.variants.alternatives import breaks, can_merge, looser_variants, merged
+from calltape_analyzer.variants.alternatives import breaks, looser_variants
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.names import name_symbols
 
-if TYPE_CHECKING:
-    from calltape_analyzer.tape import Tape
-
-__all__ = ["Exporter", "Merging", "Static"]
+__all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
 _WITH_VALUES = (
@@ -73,12 +51,6 @@ _WITH_VALUES = (
     Strategy.BY_VALUES_OPEN_INTS,
 )
 """The strategies for a model that reads values with Python, in their order."""
-_MAX_LOOKED, _MAX_SMALL = 4, 2
-"""Of how many recorded calls the loops are checked, and of how many sizes of one."""
-_SECONDS = 60.0
-"""How long such a run at a size of one may take."""
-_WORTH_SAYING = 1.0
-"""Seconds; nobody misses a shorter time."""
 
 Static = Literal["last", "never", "only"]
 """When a program for one recorded size only is tried: if all else failed, never, or at once."""
@@ -410,122 +382,3 @@ class Exporter:
                 slow.add(variant.group.key)
         attempt.seconds = time.perf_counter() - begin
         return None if program is None else Outcome(attempt, program)
-
-
-def harmless_loops(session: Session, variant: VariantFacts) -> frozenset[Line]:
-    """The model's loops over selected items that may run for every item, as recorded calls of a
-    variant show. A few calls run three times each."""
-
-    def with_buffers(sizing: Sizing | CallRef) -> dict[str, Any]:
-        """The leaves of what the model returns now, and its buffers after that."""
-        plan, sample = session.planned(variant, sizing)
-        with session.undisturbed():
-            value = eager(session.entry, plan, sample.cloned(), session.classes, session.device)
-            leaves = copied_from_state(session.module, leaves_of(value))
-            buffers = session.module.named_buffers()
-            return {**leaves, **{f"buffer {name}": one.clone() for name, one in buffers}}
-
-    def are_same(expected: dict[str, Any], got: dict[str, Any]) -> bool:
-        verdict = compared(expected, got, session.tolerances)
-        return verdict.agrees and verdict.compared > 0
-
-    def loops_at(sizing: Sizing | CallRef) -> LoopEvidence:
-        evidence = LoopEvidence()
-        with PATCHING, suppress(Exception):  # errors of any type are no evidence
-            evidence.look(partial(with_buffers, sizing), are_same)
-        return evidence
-
-    found = LoopEvidence()
-    # From the last: a decode step has the fewest tokens.
-    firsts = [seen.first for _, seen in variant.rows.items()]
-    for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
-        found.add(loops_at(ref))
-    for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
-        with suppress(RunEndedError):  # nobody recorded these sizes
-            found.add(session.in_sandbox(partial(loops_at, sizing), _SECONDS))
-    return found.allowed
-
-
-@dataclass
-class Merging:
-    """The programs that serve several variants of one tape.
-
-    Attributes:
-        tape: the calls.
-        exporter: tries to make a program for a variant.
-        programs: what was found.
-        failed: the names of merged variants that have no program, although one was traced.
-        seconds: how long these took.
-        narrow: the names of those whose program rejects sizes that the model accepts.
-    """
-
-    tape: Tape
-    exporter: Exporter
-    programs: list[Program] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    narrow: list[str] = field(default_factory=list)
-
-    def run(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
-        """Exports several variants as one program where possible.
-
-        Returns:
-            The variants that still need a program.
-        """
-        left = list(variants)
-        for larger in variants:
-            others = [v for v in left if v is not larger] if larger in left else []
-            smaller = [v for v in others if can_merge(v, larger) and self._completes(larger, v)]
-            if smaller and self._has_program(larger, smaller):
-                left = [v for v in left if v is not larger and v not in smaller]
-        return left
-
-    @property
-    def notes(self) -> list[Note]:
-        """What ``merge="never"`` may serve, and what it would have saved: if there were no other
-        programs then, and the lost time is worth mentioning."""
-        found: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
-        cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
-        if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
-            found.append(notes.MergeCost(tuple(self.failed), round(self.seconds)))
-        return found
-
-    def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
-        self.exporter.warm_up()  # else the first trace would include imports
-        begin = time.perf_counter()
-        whole = self.exporter.loosened(self._merged(larger, smaller))
-        outcome = self.exporter.export(whole, static="never", whole=True)
-        if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
-            program, attempt = outcome.program, outcome.attempt
-            # If a recorded call needs state that this program loses, programs for single variants
-            # may not need it.
-            if why_state_lost(self.exporter.session, program, (), self.tape.calls) is None:
-                self.programs.append(program)
-                if attempt.probed > attempt.agreed + attempt.wrong:
-                    self.narrow.append(whole.name)
-                return True
-        self.exporter.forget_slow(whole)
-        self.failed.append(whole.name)
-        self.seconds += time.perf_counter() - begin
-        return False
-
-    def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
-        """Whether the model itself accepts calls of a smaller variant as calls of a larger one,
-        with an empty cache. An encoder-decoder does not: it takes an empty cache for a full one. A
-        run shows that, and saves a trace."""
-        variant = self._merged(larger, [smaller])
-        call = self.tape.calls.at(smaller.rows.first)
-        why = why_incomplete(self.exporter.session, variant, call)
-        if why is None:
-            return True
-        error = OfCall(call.number, why)
-        self.exporter.attempts.append(
-            Attempt(variant=variant.name, strategy=Strategy.MERGED, error=error)
-        )
-        return False
-
-    def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
-        variant = merged(larger, smaller, self.exporter.session.sorter, self.tape.calls)
-        variant.name = " + ".join([*(v.name for v in smaller), larger.name])
-        name_symbols(variant)
-        return variant

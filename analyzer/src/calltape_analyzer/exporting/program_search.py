@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
-from calltape_analyzer.exporting.exporter import Exporter, Merging
+from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.inspection.aliases import ModelAliases, aliases_read
 from calltape_analyzer.exporting.inspection.arguments import (
-    ModelAliases,
-    aliases_read,
     grads_read,
     key_orders_read,
     modes_read,
     sharing_unread,
     strides_read,
+    strides_unread,
 )
 from calltape_analyzer.exporting.inspection.untraceable import (
     drawn_by_python,
     queried_facts,
     why_untraceable,
 )
+from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.session.model_differences import (
     calls_with_hidden_state,
     differences_from_tape,
@@ -34,15 +35,17 @@ from calltape_analyzer.exporting.session.model_differences import (
     why_state_lost,
 )
 from calltape_analyzer.exporting.session.unseen_runs import why_harmful
-from calltape_analyzer.exporting.session.verification import Outcome, replay_call
+from calltape_analyzer.exporting.session.verification import Outcome
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
     int_value_parts,
     keep_to_values,
     part_of_value,
     rejected_value,
+    reproduces,
     serves_all_values,
     tensor_value_parts,
+    unserved_calls,
     varying_ints,
     with_open_floats,
 )
@@ -50,18 +53,10 @@ from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.observing.groups import MAX_VALUES
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
-from calltape_analyzer.programs.attempts import (
-    Attempt,
-    Gap,
-    VariantVerdict,
-    takes,
-    verdicts_on,
-)
+from calltape_analyzer.programs.attempts import Attempt, Gap, VariantVerdict, takes, verdicts_on
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Strategy
-from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variant import named_facts
@@ -80,9 +75,6 @@ _MAX_CONSTANTS = 3
 """How many programs for one size or one number a variant gets at most. More of them would serve no
 new call either."""
 _MAX_EXTENSIONS = 2
-_MAX_SEARCHED, _MAX_RUN = 4096, 32
-"""If a program depends on values, how many calls are searched for those that it rejects, and how
-many run."""
 
 
 @dataclass
@@ -154,7 +146,8 @@ class ProgramSearch:
         if differences and self.programs:
             # Programs reject the sizes of these calls, because more than these may differ.
             self.all_notes.append(self._other_model(differences))
-        self._note_strides(variants)
+        if unread := strides_unread(self.exporter.session, variants):
+            self.all_notes.append(notes.SeveralLayouts(unread))
         self._drop_served_gaps()
         self.verdicts = verdicts_on(variants, self.programs, [*self.gaps.values()])
 
@@ -170,19 +163,6 @@ class ProgramSearch:
             ]
             if kind != "values" and all(takes(programs, variant, row) for row in variant.rows):
                 del self.gaps[name]
-
-    def _note_strides(self, variants: Sequence[VariantFacts]) -> None:
-        """Notes tensors that came with different strides. A program accepts all of them, but a
-        tool that compiles it further may not."""
-        strides: dict[str, set[str]] = {}
-        for variant in variants:
-            places = variant.group.layout.tensors
-            for place, formats in zip(places, variant.group.formats, strict=False):
-                strides.setdefault(str(place), set()).update(formats)
-        read = self.exporter.session.sorter.layout_paths
-        names = sorted(name for name, found in strides.items() if len(found) > 1)
-        if unread := [name for name in names if name not in read]:
-            self.all_notes.append(notes.SeveralLayouts(tuple(unread)))
 
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. Calls that differ in what the model reads besides values (the
@@ -463,9 +443,8 @@ class ProgramSearch:
 
     def _export_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
         """Makes programs for values of ints that a program for all of them rejects, if several
-        sizes
-        have the value: the model takes another branch if an int is -1 for "all of them". Returns
-        the rows that are left."""
+        sizes have the value: the model takes another branch if an int is -1 for "all of them".
+        Returns the rows that are left."""
         if not varying_ints(variant):
             return list(left)
         wanted, rest = set(left), list(left)
@@ -542,40 +521,21 @@ class ProgramSearch:
     def _export_other_values(self, variant: VariantFacts, own: list[Program]) -> None:
         """Makes programs for calls of recorded sizes whose values the earlier programs reject: from
         their own values, or else with small tensors as constants."""
-        left = self._rejected_calls(variant, own)
+        calls, session = self.tape.calls, self.exporter.session
+        left = unserved_calls(variant, own, calls, session)
         while left and len(own) < _MAX_PROGRAMS:
             named = self._named(variant)
             outcome = self.exporter.export_call(named, left[0])
             if outcome is not None:
-                keep_to_values(outcome, self.tape.calls, self.exporter.session)
-            if outcome is None or left[0] not in self._served(outcome.program, left):
+                keep_to_values(outcome, calls, session)
+            if outcome is None or not reproduces(outcome.program, left[0], session):
                 break
             own.append(outcome.program)
             self.programs.append(outcome.program)
-            left = self._rejected_calls(variant, own)
+            left = unserved_calls(variant, own, calls, session)
         if left and not self._export_tensor_values(variant):
             reason = reasons.ValuesRejected(left[0].number)
             self._add_gap(variant, "values", reason, ", other values")
-
-    def _rejected_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
-        """Of the first calls of a variant, those that no program reproduces."""
-        sorter = self.exporter.session.sorter
-        left: list[Call] = []
-        for call in islice(self.tape.calls, _MAX_SEARCHED):
-            placed = sorter.sorted(call.record.inputs)
-            is_own = variant.group.key.covers(placed.key) and not has_raised(call)
-            if is_own and variant.rejects(placed.row) is None:
-                left.append(call)
-            if len(left) == _MAX_RUN:
-                break
-        for program in programs:
-            served = self._served(program, left)
-            left = [call for call in left if call not in served]
-        return left
-
-    def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
-        session = self.exporter.session
-        return [one for one in calls if replay_call(session, program, one).outcome == "ok"]
 
     def _export_tensor_values(self, variant: VariantFacts) -> bool:
         """Makes programs with a small integer tensor as a constant, one for each of its values: a

@@ -45,8 +45,10 @@ __all__ = [
     "keep_to_values",
     "part_of_value",
     "rejected_value",
+    "reproduces",
     "serves_all_values",
     "tensor_value_parts",
+    "unserved_calls",
     "varying_ints",
     "with_open_floats",
 ]
@@ -152,6 +154,8 @@ def _small_integers(variant: VariantFacts) -> list[int]:
 _MAX_KNOWN = 1024
 _MAX_TRIED = 8
 _MAX_CROSSED = 3
+_MAX_SEARCHED, _MAX_RUN = 4096, 32
+"""How many calls are searched for those that a program rejects, and how many run."""
 
 
 def with_open_floats(variant: VariantFacts) -> VariantFacts | None:
@@ -345,6 +349,28 @@ def rejected_value(program: Program, values: Sequence[ValueCalls], session: Sess
     if any(outcome == "wrong" for outcome, _ in found):
         return None
     return next((call for outcome, call in found if outcome != "ok"), None)
+
+
+def unserved_calls(
+    variant: VariantFacts, programs: Sequence[Program], calls: Calls, session: Session
+) -> list[Call]:
+    """Of the first calls of a variant, those that no program reproduces."""
+    left: list[Call] = []
+    for call in islice(calls, _MAX_SEARCHED):
+        placed = session.sorter.sorted(call.record.inputs)
+        is_own = variant.group.key.covers(placed.key) and not has_raised(call)
+        if is_own and variant.rejects(placed.row) is None:
+            left.append(call)
+        if len(left) == _MAX_RUN:
+            break
+    for program in programs:
+        left = [call for call in left if not reproduces(program, call, session)]
+    return left
+
+
+def reproduces(program: Program, call: Call, session: Session) -> bool:
+    """Whether a program takes a recorded call, and returns what was recorded."""
+    return replay_call(session, program, call).outcome == "ok"
 
 
 def _others_than(call: Call, values: Sequence[ValueCalls], session: Session) -> list[ValueCalls]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import InputsTable, Row
+from calltape_schema.inputs_table import InputsTable, Row, widen
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 from calltape_schema.tar import END_MEMBER
 from calltape_schema.tree import parts_of_inputs
 
-__all__ = ["CallRef", "SeenInputs", "WideInts", "checked_inputs", "inputs_in", "row_of"]
+__all__ = [
+    "CallRef",
+    "SeenInputs",
+    "WideInts",
+    "checked_inputs",
+    "has_ranges",
+    "inputs_in",
+    "row_of",
+]
 
 
 class CallRef(NamedTuple):
@@ -151,6 +159,20 @@ def inputs_in(
         reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
         leave_out(TapeError("limit", reason, member=END_MEMBER))
     return sorted(found, key=lambda one: (one.first, one.raised))
+
+
+def has_ranges(table: InputsTable, by_number: Mapping[int, Mapping[int, tuple[int, int]]]) -> bool:
+    """Whether the table of a file has the ranges of integers of its records.
+
+    Args:
+        table: of the file.
+        by_number: the ranges by :meth:`Scan.inputs_number` and leaf.
+    """
+    by_key: dict[int, dict[int, tuple[int, int]]] = {}
+    for number, spans in by_number.items():
+        every = [(leaf, *span) for leaf, span in spans.items()]
+        widen(by_key.setdefault(number >> 1, {}), every)
+    return all(row.ranges == by_key.get(key, {}) for key, row in table.rows.items())
 
 
 def row_of(seen: SeenInputs) -> Row:

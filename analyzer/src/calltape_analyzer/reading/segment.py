@@ -12,7 +12,6 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from operator import itemgetter
 
@@ -25,6 +24,7 @@ from calltape_analyzer.reading.call_ref import (
     SeenInputs,
     WideInts,
     checked_inputs,
+    has_ranges,
     inputs_in,
 )
 from calltape_analyzer.reading.files import opened_file
@@ -343,14 +343,10 @@ class Segment:
         found = self.end or self.scan().counts
         return (found and found.deleted) or ()
 
-    @property
+    @cached_property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        return self._is_ahead
-
-    @cached_property
-    def _is_ahead(self) -> bool:
         if self.end is not None or len(self.scan()) > 1:
             return False
         if not len(self.scan()):
@@ -519,16 +515,10 @@ class Segment:
                     widen(spans, self.reader.group(offset).ranges_of(there))
             unsound = self.checks.has_unsound
             has_all = len(self._order or ()) == len(scan)
-            if has_all and self._table is not None and not (scan.damage or unsound):
-                by_key: dict[int, dict[int, tuple[int, int]]] = {}
-                for number, spans in self._ranges.items():
-                    every = [(leaf, *span) for leaf, span in spans.items()]
-                    widen(by_key.setdefault(number >> 1, {}), every)
-                rows = self._table.rows.items()
-                if any(row.ranges != by_key.get(key, {}) for key, row in rows):
-                    reason = "it has other ranges of integers than the records"
-                    self._tell(stale_table(reason))
-                    self._table = None
+            is_whole = has_all and not (scan.damage or unsound)
+            if is_whole and self._table and not has_ranges(self._table, self._ranges):
+                self._tell(stale_table("it has other ranges of integers than the records"))
+                self._table = None
         return self._ranges
 
     # --- single calls ------------------------------------------------------------------------
@@ -559,10 +549,6 @@ class Segment:
     def numbers(self) -> Sequence[int]:
         """The numbers of all its calls, in the order of the file."""
         return self.scan().numbers
-
-    def began_ns(self, position: int) -> int:
-        """When a call began, in Unix time; no record is decoded."""
-        return self.scan().times[position]
 
     def position(self, number: int) -> int | None:
         """Where the call of a number is, also if it counts in another file; None if it is not
@@ -607,7 +593,7 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
-        with self.allowance.limits or nullcontext():
+        with self.allowance.limits or contextlib.nullcontext():
             length = record.blob.length if record.blob is not None else 0
             what = f"a copy of the tensors of call {record.call}"
             check_memory(memory_limit_of(self.stored_bytes), [((length or 0,), 1)], what)

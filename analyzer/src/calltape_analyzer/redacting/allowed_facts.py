@@ -47,7 +47,7 @@ from calltape_schema.tar import (
     parse_header,
 )
 
-__all__ = ["NotAllowedError", "check_file"]
+__all__ = ["check_file"]
 
 _PART = 2**20
 _MAX_THREAD = 2**20
