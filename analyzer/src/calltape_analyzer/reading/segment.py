@@ -343,10 +343,14 @@ class Segment:
         found = self.end or self.scan().counts
         return (found and found.deleted) or ()
 
-    @cached_property
+    @property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
+        return self._is_ahead  # a protocol has it as a property
+
+    @cached_property
+    def _is_ahead(self) -> bool:
         if self.end is not None or len(self.scan()) > 1:
             return False
         if not len(self.scan()):
