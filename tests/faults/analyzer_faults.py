@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-broadcast-from-the-left",
-        f"{_ANALYZER}variants/derivation.py",
+        f"{_ANALYZER}variants/splitting.py",
         "return column.axis - self._ranks[column.index]",
         "return column.axis",
         "Broadcast dimensions of tensors of different rank are not recognized.",

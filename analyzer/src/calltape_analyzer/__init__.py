@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
     from calltape_analyzer.programs.programs import Programs
-    from calltape_analyzer.programs.reasons import Sampled, Strategy, UntriedSize
+    from calltape_analyzer.programs.reasons import Sampled, UntriedSize
+    from calltape_analyzer.programs.strategies import Strategy
     from calltape_analyzer.pytree.classes import ClassIndex
     from calltape_analyzer.pytree.placeholder import Placeholder
     from calltape_analyzer.pytree.registration import register_flattening_functions
@@ -70,11 +71,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
     from calltape_analyzer.reading.calls import Calls
-    from calltape_analyzer.redacting.private_data import (
-        PrivateData,
-        PrivateFinding,
-        private_data,
-    )
+    from calltape_analyzer.redacting.private_data import PrivateData, PrivateFinding, private_data
     from calltape_analyzer.redacting.redaction import redact
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
@@ -241,7 +238,8 @@ _NAMES = {
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
     "programs.attempts": ("Attempt", "VariantVerdict"),
-    "programs.reasons": ("Sampled", "Strategy", "UntriedSize"),
+    "programs.reasons": ("Sampled", "UntriedSize"),
+    "programs.strategies": ("Strategy",),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),
     "pytree.rendering": ("Inputs", "render"),

@@ -15,7 +15,7 @@ from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import print_attempts
 from calltape_analyzer.facts import Other
 from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.reasons import Strategy
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.chats import CHATS, record_chats, toy_lm
 from tests.analyzer.cli.commands import run

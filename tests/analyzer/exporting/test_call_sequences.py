@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from calltape_analyzer import ExportError, ExportOptions, NoVariant, export
-from calltape_analyzer.programs.reasons import StateNeeded, Strategy
+from calltape_analyzer.programs.reasons import StateNeeded
+from calltape_analyzer.programs.strategies import Strategy
 from tests.analyzer.exported import Call, assert_as_module, call, taped
 from tests.analyzer.exporting.models import t
 

@@ -15,7 +15,8 @@ from calltape_analyzer.exporting import exporter
 from calltape_analyzer.exporting.session import budget, verification
 from calltape_analyzer.foreign_errors import Raised
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Sampled, Strategy, Why
+from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Sampled, Why
+from calltape_analyzer.programs.strategies import Strategy
 from tests.analyzer.exported import call, made, taped
 from tests.analyzer.exporting.models import CACHED, Cached, Model, t
 

@@ -16,7 +16,8 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import budget
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
-from calltape_analyzer.programs.reasons import End, Ended, Strategy, TooMuchMemory, TooSlow
+from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, export_with, taped
 from tests.analyzer.exporting.models import CACHED, Cached, Spy, of

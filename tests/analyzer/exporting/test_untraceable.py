@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportError, ExportOptions, NoVariant, Tape, export, open_tape
-from calltape_analyzer.programs.reasons import Strategy, Untraceable, UntraceableKind
+from calltape_analyzer.programs.reasons import Untraceable, UntraceableKind
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import call, export_with, taped
 from tests.analyzer.exporting.models import Model

@@ -8,15 +8,8 @@ from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.facts import Other
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.reasons import (
-    Because,
-    OfCall,
-    Sampled,
-    Strategy,
-    Unseen,
-    UntriedSize,
-    Why,
-)
+from calltape_analyzer.programs.reasons import Because, OfCall, Sampled, Unseen, UntriedSize, Why
+from calltape_analyzer.programs.strategies import Strategy
 
 SAMPLE = Sampled(3)
 LARGE = Because(Why.TOO_LARGE)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape
-from calltape_analyzer.variants.derivation import splits_of
 from calltape_analyzer.variants.facts import VariantFacts, counting_ints_of
+from calltape_analyzer.variants.splitting import splits_of
 from tests.analyzer.observed import Given, Optional, given, tape_of, zeros
 from tests.analyzer.variants.caches import WindowCache
 

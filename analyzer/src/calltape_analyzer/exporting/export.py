@@ -27,7 +27,8 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.exported_model import require_torch
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.reasons import Strategy, stopped_by
+from calltape_analyzer.programs.reasons import stopped_by
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.progress import reporter_of
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.selection import outside_words

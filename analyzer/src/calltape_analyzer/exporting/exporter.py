@@ -35,7 +35,8 @@ from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfModel, Sampled, Strategy, stopped_by
+from calltape_analyzer.programs.reasons import OfModel, Sampled, stopped_by
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.alternatives import breaks, looser_variants
 from calltape_analyzer.variants.facts import VariantFacts

@@ -18,7 +18,8 @@ from calltape_analyzer.facts import Note
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfCall, Strategy
+from calltape_analyzer.programs.reasons import OfCall
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.variants.alternatives import can_merge, merged
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.names import name_symbols

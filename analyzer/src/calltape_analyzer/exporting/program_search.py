@@ -56,7 +56,7 @@ from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.attempts import Attempt, Gap, VariantVerdict, takes, verdicts_on
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Strategy
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variant import named_facts

@@ -63,14 +63,11 @@ from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.model.state import preserved, unchanged
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.programs import notes
-from calltape_analyzer.programs.caller_objects import (
-    as_traced,
-    returned_arguments,
-)
+from calltape_analyzer.programs.caller_objects import as_traced, returned_arguments
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel, TorchModel
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Strategy
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.variants.facts import VariantFacts

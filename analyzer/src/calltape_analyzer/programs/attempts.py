@@ -28,15 +28,8 @@ from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.notes import OpenFloats, Unwritten
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import (
-    Because,
-    Sampled,
-    Strategy,
-    Tried,
-    Unseen,
-    UntriedSize,
-    Why,
-)
+from calltape_analyzer.programs.reasons import Because, Sampled, Tried, Unseen, UntriedSize, Why
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.text import joined
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.fields import Count, Many, Seconds

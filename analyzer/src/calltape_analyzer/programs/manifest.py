@@ -39,7 +39,7 @@ from calltape_analyzer.observing.memory_layout import Shared
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import conditions
 from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
-from calltape_analyzer.programs.reasons import Strategy
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.untrusted_files import read_regular
 from calltape_analyzer.variants.facts import CounterIs, DimensionDecision, Fixed, Reason
 from calltape_schema.fields import Many, at_most, problems_of

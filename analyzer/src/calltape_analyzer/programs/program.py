@@ -21,15 +21,10 @@ from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes as kinds
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.caller_objects import (
-    as_traced,
-    kept_layouts,
-    memory_of,
-    write_back,
-)
+from calltape_analyzer.programs.caller_objects import as_traced, kept_layouts, memory_of, write_back
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.reasons import Strategy
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.nodes import ABSENT, values_in

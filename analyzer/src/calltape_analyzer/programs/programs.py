@@ -22,16 +22,10 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
 from calltape_analyzer.programs.caller_objects import in_own_objects
-from calltape_analyzer.programs.dispatch import (
-    ModelReference,
-    ProgramsRunner,
-    accepting_programs,
-    no_variant,
-    serve,
-    taking_values,
-)
+from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve, taking_values
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.runner import ModelReference, ProgramsRunner
 from calltape_analyzer.text import variant_names
 
 if TYPE_CHECKING:

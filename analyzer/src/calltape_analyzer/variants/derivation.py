@@ -1,18 +1,9 @@
 """Derives variants from observations: which columns are dynamic, and which share a symbol.
 
-Takes groups of calls, and splits each by its sizes and ints into parts that one program can serve.
-Three rules do that (docs/decisions/export-strategies.md has two of them):
-
-- A tensor with several axes that are 0 in the same calls, one of which has a single size in all
-  other calls, stands for "nothing yet": ``zeros(0, 0, 0, 0)`` says nothing about the sizes of a
-  cache. Such calls are split off.
-- An axis that is 1 in some calls and n in others is broadcast, unless a sum explains it (rule 9).
-- A sliding-window cache needs another program once its window is full, because its token counter
-  no longer follows from its tensors (rule 7).
-
-Then a decision is made for each column of each part: it is dynamic if it varied in this variant or
-in another one (rule 5). A *pool* is the same dimension in all variants, identified by argument,
-path, rank and axis. Returns :class:`VariantFacts` with their symbols.
+Takes groups of calls, which ``splitting`` divides into parts that one program can serve. Then a
+decision is made for each column of each part: it is dynamic if it varied in this variant or in
+another one (rule 5). A *pool* is the same dimension in all variants, identified by argument, path,
+rank and axis. Returns :class:`VariantFacts` with their symbols.
 """
 
 from __future__ import annotations
@@ -27,17 +18,16 @@ from typing import Any
 from calltape_analyzer.observing.groups import Group, Observations
 from calltape_analyzer.observing.layout import LeafPath, Renamed
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.size_table import Column, SizeTable, Span
+from calltape_analyzer.observing.size_table import Column, Span
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.caches import has_cache_word
 from calltape_analyzer.variants.facts import (
-    Condition,
-    CounterIs,
     DimensionDecision,
     Fixed,
     VariantFacts,
     counting_ints_of,
 )
+from calltape_analyzer.variants.splitting import splits_of
 from calltape_analyzer.variants.symbols import refuted, symbols_of
 
 __all__ = [
@@ -49,7 +39,6 @@ __all__ = [
     "find_symbols",
     "key_over_lists",
     "pool_key",
-    "splits_of",
     "variants_of",
 ]
 
@@ -390,184 +379,3 @@ def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> lis
         return 2 if any(map(has_cache_word, names)) else 3
 
     return sorted(range(len(groups)), key=lambda i: rank(groups[i]))
-
-
-_MAX_LINES_COMPARED = 256
-"""To find which dimension is broadcast to which other, or is a part of a sum, takes quadratic time:
-each is compared with so many others (docs/decisions/variants-and-shapes.md)."""
-
-
-_FEW = 16
-
-
-_MAX_PLACES = 64
-
-
-Values = tuple[int, ...]
-
-
-def splits_of(group: Group) -> list[VariantFacts]:
-    """The parts of a group that no program could serve together, as variants of which nothing is
-    decided yet; each row is in one of them."""
-    done: list[VariantFacts] = []
-    waiting = [VariantFacts(group, group.rows)]
-    while waiting:
-        split = waiting.pop()
-        parts = _by_window(split) or _by_nothing_yet(split) or _by_broadcast(split)
-        if parts:
-            waiting += reversed(parts)
-        else:
-            done.append(split)
-    return done
-
-
-def _having(split: VariantFacts, condition: Condition) -> VariantFacts:
-    """The part of a split that meets one more condition."""
-    rows = split.rows.where(condition.among(split.rows))
-    return VariantFacts(split.group, rows, (*split.conditions, condition), capped=split.capped)
-
-
-def _by_window(split: VariantFacts) -> list[VariantFacts]:
-    for counter, keys in counting_ints_of(split.group).items():
-        conditions = [CounterIs(counter, keys, open) for open in (True, False)]
-        if len(set(conditions[0].among(split.rows))) > 1:
-            return [_having(split, condition) for condition in conditions]
-    return []
-
-
-def _by_nothing_yet(split: VariantFacts) -> list[VariantFacts]:
-    rows = split.rows
-    zero: dict[int, list[Column]] = defaultdict(list)
-    for column in rows.columns:
-        if column.axis is not None and 0 in (seen := rows.distinct(column)) and len(seen) > 1:
-            zero[column.index].append(column)
-    for columns in zero.values():
-        for column in columns:
-            own = [value == 0 for value in rows.values(column)]
-            alike = [c for c in columns if [v == 0 for v in rows.values(c)] == own]
-            if len(alike) > 1 and len(rows.distinct(column)) == 2:
-                empty = Fixed(column, 0)
-                return [_having(split, empty), _having(split, Fixed(column, 0, negated=True))]
-    return []
-
-
-def _by_broadcast(split: VariantFacts) -> list[VariantFacts]:
-    asked = [column for column in split.rows.columns if _may_be_broadcast(split.rows, column)]
-    if not asked:
-        return []
-    lines = _Lines(split)
-    # Dimensions of one line with equal alignment get the same answer.
-    each: dict[tuple[int, int], Column] = {}
-    for column in asked:
-        each.setdefault((lines.line(column), lines.alignment(column)), column)
-    for column in each.values():
-        if lines.is_broadcast(column) and not lines.is_explained(column):
-            split.capped |= lines.capped
-            one = Fixed(column, 1)
-            return [_having(split, one), _having(split, Fixed(column, 1, negated=True))]
-    split.capped |= lines.capped
-    return []
-
-
-def _may_be_broadcast(rows: SizeTable, column: Column) -> bool:
-    seen = rows.distinct(column)
-    return column.axis is not None and 1 in seen and len(seen) > 1 and 0 not in seen
-
-
-class _Lines:
-    """The dimensions and ints of a split, each distinct line once, to look up lines by their
-    values.
-
-    Attributes:
-        capped: whether there were too many lines to compare some dimension with all of them.
-    """
-
-    def __init__(self, split: VariantFacts) -> None:
-        self.capped = False
-        self._rows = rows = split.rows
-        self._ranks = [fact.rank for fact in split.group.facts]
-        first: dict[int, Column] = {}
-        for column in rows.columns:
-            first.setdefault(rows.line(column), column)
-        self._values = {line: rows.values(column) for line, column in first.items()}
-        self._every = set(self._values.values())
-        self._ends = {(own[0], own[-1]) for own in self._every}
-        self._varied = {
-            self._values[line]: None
-            for line, column in first.items()
-            if len(rows.distinct(column)) > 1
-        }
-        self._aligned: dict[int, _Aligned] = defaultdict(_Aligned)
-        for column in rows.columns:
-            if column.axis is not None:
-                line = rows.line(column)
-                self._aligned[self.alignment(column)].lines[line] = self._values[line]
-
-    def line(self, column: Column) -> int:
-        """Equal for columns that never differed."""
-        return self._rows.line(column)
-
-    def alignment(self, column: Column) -> int:
-        """Equal for dimensions that would meet if their tensors were added."""
-        assert column.axis is not None
-        return column.axis - self._ranks[column.index]
-
-    def is_broadcast(self, column: Column) -> bool:
-        """Whether an aligned dimension equals this one in all rows in which this one is not 1, and
-        is larger in a row in which it is 1."""
-        own = self._values[self.line(column)]
-        candidates = self._aligned[self.alignment(column)].with_one_of(own)
-        found = any(_is_broadcast_to(own, other) for other in candidates[:_MAX_LINES_COMPARED])
-        self.capped |= not found and len(candidates) > _MAX_LINES_COMPARED
-        return found
-
-    def is_explained(self, column: Column) -> bool:
-        """Whether this dimension is a part or the total of a sum that always held."""
-        own = self._values[self.line(column)]
-        varied = (other for other in self._varied if other != own)
-        found = any(self._are_in_a_sum(own, other) for other in islice(varied, _MAX_LINES_COMPARED))
-        self.capped |= not found and len(self._varied) > _MAX_LINES_COMPARED
-        return found
-
-    def _are_in_a_sum(self, own: Values, other: Values) -> bool:
-        if self._made(own, 1, other) is not None:
-            return True
-        rest, part = self._made(other, -1, own), self._made(own, -1, other)
-        return (rest in self._varied and rest != own) or (
-            part in self._varied and part not in (own, other)
-        )
-
-    def _made(self, one: Values, sign: int, two: Values) -> Values | None:
-        """The sum or difference of two lines, if there is such a line."""
-        if (one[0] + sign * two[0], one[-1] + sign * two[-1]) not in self._ends:
-            return None
-        made = tuple(a + sign * b for a, b in zip(one, two, strict=True))
-        return made if made in self._every else None
-
-
-class _Aligned:
-    """The lines of dimensions of equal alignment, by number."""
-
-    def __init__(self) -> None:
-        self.lines: dict[int, Values] = {}
-        self._having: dict[tuple[int, int], list[Values]] = {}
-
-    def with_one_of(self, own: Values) -> Sequence[Values]:
-        """The lines, without most lines that differ from one in a row in which it is not 1."""
-        every = list(self.lines.values()) if not self._having else []
-        if every and len(every) <= _FEW:
-            return every
-        places = range(0, len(own), -(-len(own) // _MAX_PLACES))
-        for line in every:
-            for at in places:
-                self._having.setdefault((at, line[at]), []).append(line)
-        informative = [at for at in places if own[at] != 1]
-        if not informative:
-            return list(self.lines.values())
-        return min((self._having[at, own[at]] for at in informative), key=len)
-
-
-def _is_broadcast_to(own: Values, other: Values) -> bool:
-    return all(a in (1, b) for a, b in zip(own, other, strict=True)) and any(
-        a == 1 < b for a, b in zip(own, other, strict=True)
-    )

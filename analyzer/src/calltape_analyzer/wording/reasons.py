@@ -9,7 +9,8 @@ from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other, OtherNote
 from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs import notes, reasons
-from calltape_analyzer.programs.reasons import Sampled, Strategy, Tried
+from calltape_analyzer.programs.reasons import Sampled, Tried
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.text import counted, joined, listed, printable, some_of, variant_names
 from calltape_schema.remedies import Remedy

@@ -45,7 +45,6 @@ from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.attempts import Attempt, RowOutcome
-from calltape_analyzer.programs.dispatch import ProgramRun
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.notes import (
     Excluded,
@@ -63,9 +62,10 @@ from calltape_analyzer.programs.reasons import (
     NotTried,
     PointsInto,
     RaisedType,
-    Strategy,
     Why,
 )
+from calltape_analyzer.programs.runner import ProgramRun
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import Fixed, VariantFacts, ZeroSizes
 
