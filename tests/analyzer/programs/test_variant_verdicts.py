@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,6 +170,8 @@ def keep(x: Any, state: Any) -> Any:
 CHANGED: dict[str, tuple[Any, Any]] = {
     "list": (append, list),
     "number": (count, lambda: {"n": 3}),
+    "complex number": (count, lambda: {"n": 3j}),
+    "array": (count, lambda: {"n": np.zeros(3)}),
     "attribute": (keep, lambda: SimpleNamespace(last=None)),
 }
 

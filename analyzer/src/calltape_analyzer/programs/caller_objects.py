@@ -182,7 +182,7 @@ def contents_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _contents(value) for name, value in arguments.items()}
 
 
-_PLAIN = (int, float, str, bytes)
+_PLAIN = (int, float, complex, tuple, str, bytes)  # a tuple is a complex number
 
 
 def _contents(value: Any) -> Any:
@@ -192,8 +192,12 @@ def _contents(value: Any) -> Any:
     return (
         layout.keys,
         [repr(scalar) for scalar in scalars if type(scalar) in _PLAIN],
-        # An array becomes a tensor whenever it is described.
-        [id(found.tensors[one.number]) for one in layout.tensors if one.kind == "tensor"],
+        # An array becomes a new tensor whenever it is described.
+        [
+            id(tensor) if one.kind == "tensor" else tensor.numpy().tobytes()
+            for one in layout.tensors
+            for tensor in (found.tensors[one.number],)
+        ],
     )
 
 
