@@ -49,6 +49,13 @@ def test_wide_ints(value: int) -> None:
     assert unpack(msgpack.packb(pack_int(value))) == value
 
 
+def test_the_bytes_of_wide_ints_are_no_values() -> None:
+    padding = bytes(5000)  # from this size on values are counted
+    for last in range(256):
+        document = {"wide": 2**72 + last, "padding": padding}
+        assert unpack(pack(document)) == document
+
+
 def test_an_int_that_no_reader_accepts_is_not_written() -> None:
     assert unpack(pack(2 ** (8 * MAX_INT_BYTES - 2))) > 0
     with raises("limit"):

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 FEWEST_RANGED = 1024
-"""With at least this many different elements, the range of a omitted integer tensor says little of
+"""With at least this many different elements, the range of an omitted integer tensor says little of
 each element."""
 FEW_NUMBERS = 4
 """More numbers than this without names, in a list and the lists within it, are data, as the ids of

@@ -162,6 +162,12 @@ def count(x: Any, state: Any) -> Any:
     return x + 1
 
 
+def nest(x: Any, state: Any) -> Any:
+    for _ in range(3000):
+        state["n"] = {"n": state["n"]}
+    return x + 1
+
+
 def keep(x: Any, state: Any) -> Any:
     state.last = x
     return x + 1
@@ -172,6 +178,7 @@ CHANGED: dict[str, tuple[Any, Any]] = {
     "number": (count, lambda: {"n": 3}),
     "complex number": (count, lambda: {"n": 3j}),
     "array": (count, lambda: {"n": np.zeros(3)}),
+    "too deep to be described": (nest, lambda: {"n": 3}),
     "attribute": (keep, lambda: SimpleNamespace(last=None)),
 }
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from calltape_analyzer.arguments.samples import (
-    Sample,
-    in_variant,
-)
+from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.facts import Fact, Rejection
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs

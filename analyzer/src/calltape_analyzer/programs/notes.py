@@ -327,7 +327,7 @@ class StridesRead(Note, code="strides_read"):
 
 
 class GradsRead(Note, code="grads_read"):
-    """The model reads whether tensors require gradients."""
+    """The model reads whether tensors require gradients, or could not be asked."""
 
     names: Names
 

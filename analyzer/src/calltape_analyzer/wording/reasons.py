@@ -178,7 +178,7 @@ def _other_model(note: notes.OtherModel) -> str:
     calls = some_of(list(dict.fromkeys(note.calls)), 4)
     reasons = [
         f"the model does not return what was recorded for {are} {calls} "
-        f"({note.difference}): it has other weights, or another seed or mode"
+        f"({note.difference}): it has other weights, or another seed, mode or state"
     ]
     if note.outside:
         reasons.append(outside_words(note.outside))
@@ -437,7 +437,7 @@ WORDS = {
         "memory that it was traced with"
     ),
     notes.GradsRead: lambda note: (
-        f"the model reads requires_grad of {joined(note.names, 5)}: a program takes tensors of "
+        f"the model may read requires_grad of {joined(note.names, 5)}: a program takes tensors of "
         "which it is as in the calls that it was traced for"
     ),
     notes.AskedFacts: lambda note: (

@@ -199,9 +199,11 @@ class _Simplifier(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
+        if len(node.ops) > 1:
+            return node
         # ``4 >= x`` becomes ``x <= 4``.
         left, right, order = node.left, node.comparators[0], type(node.ops[0])
-        if len(node.ops) == 1 and _is_number(left) and order in _TURNED:
+        if _is_number(left) and order in _TURNED:
             node = ast.Compare(right, [_TURNED[order]], [left])
             left, right = right, left
         # A bound of a float is asserted as ``2*x <= 1.0``.

@@ -79,7 +79,7 @@ def differences_from_tape(
             if difference is not None:
                 found[ref] = difference
     if found and not session.state:
-        _find_state(session, variants, calls, max(found))
+        _find_state(session, variants, calls, min(found))  # the fewest calls are before it
     return {} if session.state else found
 
 

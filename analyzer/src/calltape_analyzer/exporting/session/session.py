@@ -82,7 +82,7 @@ class ModelRun(NamedTuple):
         value: the same, as the model returned it.
         given: the tensors among the arguments as the run left them.
         generators: the random number generators that it drew from.
-        changed: as :attr:`Effects.changed`.
+        changed: as :attr:`Effects.changed`, if it was asked for.
     """
 
     leaves: dict[str, Any]
@@ -234,6 +234,7 @@ class Session:
         context: Context | None = None,
         changes: Mapping[int, Callable[[Any], Any]] | None = None,
         within: AbstractContextManager[Any] | None = None,
+        compares: bool = False,
     ) -> ModelRun:
         """Runs the model. Its state and the random number generators stay as they are, so every run
         starts from the same state.
@@ -247,6 +248,8 @@ class Session:
             changes: by the number of a tensor, a function that makes of its copy what the model
                 gets instead.
             within: entered around the call alone.
+            compares: whether to find the arguments that the run changes, which describes all of
+                them twice.
 
         Raises:
             Exception: whatever the model raises.
@@ -260,11 +263,15 @@ class Session:
             for number, change in (changes or {}).items():
                 given.tensors[number] = change(given.tensors[number])
             arguments = plan.build(given, self.classes, self.device)
-            before, generators = contents_of(arguments), Generators(self.module)
+            before = contents_of(arguments) if compares else None
+            generators = Generators(self.module)
             value = called(self.entry, plan, arguments, self.device, context, within)
             drawn_from = generators.drawn_from()
             leaves = copied_from_state(self.module, detached(leaves_of(value)))
-            changed = changed_arguments(before, arguments, returned_arguments(value, arguments))
+            changed: list[str] = []
+            if before is not None:
+                returned = returned_arguments(value, arguments)
+                changed = changed_arguments(before, arguments, returned)
         return ModelRun(leaves, value, given, drawn_from, changed)
 
     def eager(self, plan: Plan, sample: Sample, **how: Any) -> dict[str, Any]:
@@ -307,7 +314,7 @@ class Session:
         self, plan: Plan, sample: Sample, within: AbstractContextManager[Any] | None = None
     ) -> tuple[dict[str, Any], Effects]:
         """The leaves of what the model returns now, and the other effects of the run."""
-        ran = self.run(plan, sample, within=within)
+        ran = self.run(plan, sample, within=within, compares=True)
         return ran.leaves, Effects.of(ran.generators, ran.value, sample, ran.given, ran.changed)
 
     def may_query(self, variant: VariantFacts, names: Collection[str]) -> bool:
