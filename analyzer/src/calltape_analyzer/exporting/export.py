@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -239,7 +239,7 @@ def _reject_scripted(module: torch.nn.Module) -> None:
 
 def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     search = ProgramSearch(tape, exporter)
-    with _without_warnings():
+    with closing(exporter), _without_warnings():
         search.run(merging=merging)
     if not search.programs:
         reasons = "; ".join(_reasons(search))

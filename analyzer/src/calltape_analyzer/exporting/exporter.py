@@ -27,7 +27,7 @@ from calltape_analyzer.exporting.inspection.loops import harmless_loops
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.unseen_runs import unseen_runs, why_not, why_unrun
+from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, why_not, why_unrun
 from calltape_analyzer.exporting.session.verification import Outcome, restrict, try_zeros, verify
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, TraceSettings, trace
@@ -97,6 +97,7 @@ class Exporter:
     _slow: set[Hashable] = field(default_factory=set)
     _slow_floats: set[Hashable] = field(default_factory=set)
     _last: TraceSettings = SETTINGS[Strategy.PLAIN]
+    _runs: UnseenRuns | None = None
 
     def export(
         self,
@@ -183,11 +184,26 @@ class Exporter:
         """Lets a program reject sizes at which it is wrong, and finds out whether it accepts 0."""
         if outcome is not None:
             program, attempt, session = outcome.program, outcome.attempt, self.session
-            with unseen_runs(session, program) as runs:
-                restrict(program, attempt, session, runs)
-                if attempt.agreed or attempt.ok:
-                    try_zeros(program, session, attempt.seconds, runs)
+            runs = self._runs_of(program)
+            restrict(program, attempt, session, runs)
+            if attempt.agreed or attempt.ok:
+                try_zeros(program, session, attempt.seconds, runs)
+            self.close()
         return outcome
+
+    def _runs_of(self, program: Program) -> UnseenRuns:
+        """The runs of a program at unrecorded sizes. Those of the last program stay open: a fork of
+        a process that has a large model costs as much as a small run."""
+        if self._runs is None or self._runs.program is not program:
+            self.close()
+            self._runs = UnseenRuns(self.session, program)
+        return self._runs
+
+    def close(self) -> None:
+        """Ends the runs at unrecorded sizes."""
+        if self._runs is not None:
+            self._runs.close()
+            self._runs = None
 
     def _trials(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
@@ -350,6 +366,7 @@ class Exporter:
         attempt.by_values = settings.is_by_values
         self.attempts.append(attempt)
         session.budget.say(f"{variant.name}: tracing {attempt.what}")
+        self.close()  # the memory of the last program's runs may be needed
         begin = time.perf_counter()
         seconds = self.seconds or default_seconds(session.module)
         slow = self._slow_floats if settings.symbolic_floats else self._slow
@@ -372,7 +389,8 @@ class Exporter:
             )
             session.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = settings.narrow is not None
-            verify(session, program, attempt, around, begin=begin, whole=whole, narrow=narrow)
+            runs = self._runs_of(program)
+            verify(session, program, attempt, around, runs, begin=begin, whole=whole, narrow=narrow)
         except Exception as error:  # exporters raise errors of any type
             if isinstance(error, TimeoutError) and session.budget.is_spent:
                 attempt.note(replace(session.budget.reason, interrupted=True))

@@ -9,8 +9,8 @@ the last digit of an input decides. Then a difference proves nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -49,7 +49,6 @@ __all__ = [
     "UnseenRun",
     "UnseenRuns",
     "doubt_of",
-    "unseen_runs",
     "why_harmful",
     "why_incomplete",
     "why_not",
@@ -329,39 +328,30 @@ class UnseenRun:
         return isinstance(self.unrun, Ended) and self.unrun.end is End.LATE
 
 
-@contextmanager
-def unseen_runs(session: Session, program: Program) -> Iterator[UnseenRuns]:
-    """Lets a program and the model run at sizes that no call had, within the block.
+class UnseenRuns:
+    """Runs of one program and the model at sizes that no call had, until it is closed.
 
     Args:
         session: has the model.
         program: is compared with the model.
-    """
-    with suppress(Exception):  # of the runtime; the run reports it
-        program.model.open()  # so that each fork need not write its files again
-    session.rules_of(program.variant)
-    runs = UnseenRuns(session, program)
-    first = recorded_sizing(program.variant), False
-    with Sandbox(
-        runs.answer, session.device, first=first, begin=program.model.after_fork
-    ) as runs.sandbox:
-        yield runs
-
-
-class UnseenRuns:
-    """Runs of one program and the model.
-
-    Args:
-        session, program: as of :func:`unseen_runs`.
 
     Attributes:
-        sandbox: where they run.
+        program: the same.
     """
 
-    sandbox: Sandbox
-
     def __init__(self, session: Session, program: Program) -> None:
-        self._session, self._program = session, program
+        with suppress(Exception):  # of the runtime; the run reports it
+            program.model.open()  # so that each fork need not write its files again
+        session.rules_of(program.variant)
+        self._session, self.program = session, program
+        first = recorded_sizing(program.variant), False
+        self._sandbox = Sandbox(
+            self._answer_in_sandbox, session.device, first=first, begin=program.model.after_fork
+        )
+
+    def close(self) -> None:
+        """Ends the sandbox. The next run would begin another one."""
+        self._sandbox.close()
 
     def at(self, sizing: Sizing, seconds: float, *, with_program: bool = True) -> UnseenRun:
         """A run at some sizes.
@@ -371,12 +361,12 @@ class UnseenRuns:
             seconds: how long the model may take.
             with_program: whether the program is run as well, and compared.
         """
-        variant, runtime = self._program.variant, self._program.model.runtime
+        variant, runtime = self.program.variant, self.program.model.runtime
         try:
-            if with_program and self.sandbox.is_here:
+            if with_program and self._sandbox.is_here:
                 ran: UnseenRun = self._here(sizing, seconds)
             else:
-                ran = self.sandbox.ask((sizing, with_program), seconds)
+                ran = self._sandbox.ask((sizing, with_program), seconds)
         except RunEndedError as error:
             ran = UnseenRun(unrun=error.ended)
             if error.doing == _PROGRAM and not ran.is_late:
@@ -384,27 +374,26 @@ class UnseenRuns:
         if ran.cost is not None:
             self._session.probing.costs.add(variant, ran.cost)
         self._session.add_state(ran.state)
-        self._program.changed_state |= ran.changed
+        self.program.changed_state |= ran.changed
         return ran
 
     def _here(self, sizing: Sizing, seconds: float) -> UnseenRun:
         """A run in this process, which the program must not end."""
-        sample = self._session.sample(self._program.variant, sizing)
-        death = self._program.model.crash(self._program.inputs(sample), seconds)
-        ran: UnseenRun = self.sandbox.ask((sizing, death is None), seconds)
+        sample = self._session.sample(self.program.variant, sizing)
+        death = self.program.model.crash(self.program.inputs(sample), seconds)
+        ran: UnseenRun = self._sandbox.ask((sizing, death is None), seconds)
         if death is not None and not ran.model_error:
-            runtime = self._program.model.runtime
+            runtime = self.program.model.runtime
             return replace(ran, crash=Ended(death, runtime, seconds=seconds))
         return ran
 
-    def answer(self, question: tuple[Sizing, bool], say: Any) -> UnseenRun:
-        """The answer to a question, within the sandbox."""
+    def _answer_in_sandbox(self, question: tuple[Sizing, bool], say: Any) -> UnseenRun:
         ran = self._answer(*question, say)
-        ran.state, ran.changed = self._session.state, frozenset(self._program.changed_state)
+        ran.state, ran.changed = self._session.state, frozenset(self.program.changed_state)
         return ran
 
     def _answer(self, sizing: Sizing, with_program: bool, say: Any) -> UnseenRun:
-        program, session = self._program, self._session
+        program, session = self.program, self._session
         say(_MODEL)
         try:
             sample = session.sample(program.variant, sizing)
@@ -435,11 +424,11 @@ class UnseenRuns:
     def _why_rejected(self, sample: Sample) -> Failure | None:
         """Why the torch program that this one was converted from rejects a sample; None if it does
         not. A runtime without assertions may raise an error of its own there."""
-        traced = self._program.traced
+        traced = self.program.traced
         if traced is None:
             return None
         try:
-            traced.run(self._program.inputs(sample.cloned()))
+            traced.run(self.program.inputs(sample.cloned()))
         except Exception as error:  # torch raises errors of any type
             return replace(Failure.of(error), is_condition=True) if is_of_inputs(error) else None
         return None
@@ -447,7 +436,7 @@ class UnseenRuns:
     def _agrees_with_others(self, sizing: Sizing, say: Any) -> bool:
         """Whether the program agrees with the model for other values of these sizes. One difference
         may be a coincidence; two prove that the program is wrong."""
-        program, session = self._program, self._session
+        program, session = self.program, self._session
         try:
             say(_MODEL)
             sample = session.sample(program.variant, sizing, salt="again")

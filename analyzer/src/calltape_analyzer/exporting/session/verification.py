@@ -38,7 +38,6 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import (
     UnseenRun,
     UnseenRuns,
-    unseen_runs,
     why_unrun,
 )
 from calltape_analyzer.facts import Fact
@@ -125,6 +124,7 @@ def verify(
     program: Program,
     attempt: Attempt,
     around: Sequence[Sizing],
+    runs: UnseenRuns,
     *,
     begin: float,
     whole: bool = False,
@@ -138,6 +138,7 @@ def verify(
         program: what the attempt made.
         attempt: is filled in.
         around: unrecorded sizes that the program was made for.
+        runs: of the program, at unrecorded sizes.
         begin: when the attempt began, by :func:`time.perf_counter`.
         whole: whether a program that fails at one recorded size is useless, so that it need not run
             any further.
@@ -180,15 +181,14 @@ def verify(
     until = now + probing.patience(now - begin)
 
     def probe_all(sizings: Sequence[Sizing]) -> None:
-        with unseen_runs(session, program) as runs:
-            for sizing in sizings:
-                # Cheaper ones may follow.
-                is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
-                if is_late or session.budget.is_spent:
-                    why = Because(Why.LATE) if is_late else session.budget.reason
-                    attempt.note_untried(variant, sizing, why)
-                else:
-                    _probe(session, program, attempt, sizing, runs)
+        for sizing in sizings:
+            # Cheaper ones may follow.
+            is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
+            if is_late or session.budget.is_spent:
+                why = Because(Why.LATE) if is_late else session.budget.reason
+                attempt.note_untried(variant, sizing, why)
+            else:
+                _probe(session, program, attempt, sizing, runs)
 
     sizings = probing.sizings(variant, around, narrow=narrow)
     probe_all(sizings)
