@@ -5,25 +5,23 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch.jit import ScriptModule
 
-from calltape_analyzer.arguments.sizings import recorded_sizing
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError, to_install
 from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.parts import export_with_parts
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Budget, Probe, Probing, Progress
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept
-from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.exported_model import require_torch
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
@@ -34,7 +32,6 @@ from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
-from calltape_analyzer.writing.output_file import TemporaryFolder
 
 __all__ = ["ExportOptions", "export"]
 
@@ -133,8 +130,8 @@ def export(
     if to not in ("torch", "onnx"):
         raise UsageError(f"to={to!r}", advice="pass 'torch' or 'onnx'")
     if parts or drive is not None:
-        exported = partial(export, to=to, options=options, progress=reporter_of(progress))
-        return _with_parts(tape, module, parts, drive, exported)
+        export_one = partial(export, to=to, options=options, progress=reporter_of(progress))
+        return export_with_parts(tape, module, parts, drive, export_one)
     bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     session = Session.of(tape, module, bounds)
     _reject_scripted(session.module)
@@ -155,75 +152,6 @@ def export(
         exporter.options = dict(options.exporter)
     with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
-
-
-def _with_parts(
-    tape: Tape,
-    module: torch.nn.Module | Callable[..., Any],
-    names: Sequence[str],
-    drive: Callable[[], Any] | None,
-    exported: Callable[[Tape, Any], Programs],
-) -> Programs:
-    """The programs of a model and of its parts. A tape has the calls of one module, so the calls of
-    each part are recorded while the model runs, and the part is exported from them.
-
-    Raises:
-        UsageError: there is no such part, it was not called, or calltape-recorder is missing.
-        ExportError: a part cannot be exported.
-    """
-    if isinstance(names, str) or not names:
-        raise UsageError(f"parts={names!r}", advice="pass a list of names of submodules")
-    session = Session.of(tape, module, Tolerances())
-    # First, because a wrong name should not cost an export.
-    modules = dict(session.module.named_modules())
-    unknown = [name for name in names if name not in modules or not name]
-    if unknown:
-        raise UsageError(
-            f"{type(session.module).__name__} has no part {unknown[0]!r}",
-            advice="name submodules as named_modules() does",
-        )
-    found: dict[str, Programs] = {}
-
-    def run_each_size() -> None:
-        for variant in (one.facts for one in tape.variants()):
-            for row in range(len(variant.rows)):
-                session.eager(*session.planned(variant, recorded_sizing(variant, row)))
-
-    with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryFolder())
-        parts = {name: modules[name] for name in names}
-        paths = _recorded(parts, folder, drive or run_each_size)
-        for name, path in paths.items():
-            opened = stack.enter_context(open_tape(path, classes=tape.class_index))
-            if not len(opened):
-                raise UsageError(
-                    f"the part {name!r} was not called",
-                    advice="pass drive=, a function that calls it: lambda: model.generate(ids)",
-                )
-            found[name] = exported(opened, parts[name])
-        resource = stack.pop_all()
-    for part in found.values():
-        part.set_resource(resource)  # their tapes, by which they can be verified
-    programs = exported(tape, module)
-    programs.parts.update(found)
-    return programs
-
-
-def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> dict[str, Path]:
-    """Records the calls of each part to a tape of its own."""
-    try:
-        from calltape_recorder import record
-    except ImportError:
-        raise UsageError(
-            "parts= needs the recorder, which is not installed",
-            advice="run `pip install ./recorder` in a clone of calltape",
-        ) from None
-    paths = {name: folder / f"{number}.tape" for number, name in enumerate(parts)}
-    with ExitStack() as recorders, torch.no_grad():
-        for name, path in paths.items():
-            recorders.enter_context(record(parts[name], path))
-        drive()
-    return paths
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:
