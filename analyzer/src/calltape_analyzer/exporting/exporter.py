@@ -41,7 +41,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.alternatives import breaks, looser_variants
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Exporter", "Static"]
+__all__ = ["Exporter", "SingleSize"]
 
 _MAX_TRIED = 3
 _WITH_VALUES = (
@@ -53,8 +53,8 @@ _WITH_VALUES = (
 )
 """The strategies for a model that reads values with Python, in their order."""
 
-Static = Literal["last", "never", "only"]
-"""When a program for one recorded size only is tried: if all else failed, never, or at once."""
+SingleSize = Literal["last", "never", "only"]
+"""When a program for a single recorded size is tried: if all else failed, never, or at once."""
 
 
 @dataclass
@@ -103,25 +103,25 @@ class Exporter:
         variant: VariantFacts,
         wanted: Sequence[SizeRow] | None = None,
         *,
-        static: Static = "last",
-        whole: bool = False,
+        single_size: SingleSize = "last",
+        all_or_nothing: bool = False,
     ) -> Outcome | None:
         """The best program for a variant; None if there is none.
 
         Args:
             variant: what to export.
             wanted: rows that have no program yet, to trace from; all by default.
-            static: when a program for one size only is tried.
-            whole: whether a program that fails at one recorded size is useless.
+            single_size: when a program for a single recorded size is tried.
+            all_or_nothing: whether a program that fails at one recorded size is useless.
         """
         best: Outcome | None = None
-        for trial in self._trials(variant, wanted, static):
+        for trial in self._trials(variant, wanted, single_size):
             settings = trial.settings
             serves = best is not None and best.served(wanted)
             if self.session.budget.is_spent or (serves and settings.narrow):
                 break
             around = sizings_of_batch(variant) if settings.batch else []
-            outcome = self._try(variant, trial, around, whole=whole)
+            outcome = self._try(variant, trial, around, all_or_nothing=all_or_nothing)
             if self._is_rejected(variant, trial, outcome) or outcome is None:
                 continue
             if settings.narrow and outcome.served(wanted):
@@ -131,7 +131,7 @@ class Exporter:
             # Earlier programs serve what a program rejects.
             serves_all = wanted is not None and best.served(wanted) == len(wanted)
             is_enough = best.attempt.perfect or (serves_all and not best.attempt.wrong)
-            if is_enough or (whole and "wrong" in outcome.attempt.rows.values()):
+            if is_enough or (all_or_nothing and "wrong" in outcome.attempt.rows.values()):
                 break
         return self._restricted(best)
 
@@ -190,19 +190,19 @@ class Exporter:
         return outcome
 
     def _trials(
-        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
+        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, single_size: SingleSize
     ) -> Iterator[_Trial]:
         """All trials. The last ones are narrow: with open first dimensions only, and for a recorded
         size only. They are skipped if an earlier one gave a program for a wanted row. What one row
         of a group needed, the others need as well."""
         narrow = self._narrow.get(variant.group.key)
-        if static != "only" and narrow is None:
+        if single_size != "only" and narrow is None:
             yield from self._open_trials(variant, wanted)
-        if static == "never":
+        if single_size == "never":
             return
         recorded = sizings_for_tracing(variant, wanted)[-1]
         batch = sizing_of_batch(variant, recorded.row) if narrow != "static" else None
-        if batch is not None and static != "only":
+        if batch is not None and single_size != "only":
             sample = self.session.sample(variant, batch)
             strategy = Strategy.FIRST_DIMENSIONS
             if not batch.resized or self._is_accepted(variant, batch, strategy):
@@ -341,7 +341,7 @@ class Exporter:
         trial: _Trial,
         around: Sequence[Sizing] = (),
         *,
-        whole: bool = False,
+        all_or_nothing: bool = False,
     ) -> Outcome | None:
         """Traces a trial and verifies its program; the arguments are those of :func:`verify`."""
         session, settings = self.session, trial.settings
@@ -372,7 +372,15 @@ class Exporter:
             )
             session.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = settings.narrow is not None
-            verify(session, program, attempt, around, begin=begin, whole=whole, narrow=narrow)
+            verify(
+                session,
+                program,
+                attempt,
+                around,
+                begin=begin,
+                all_or_nothing=all_or_nothing,
+                narrow=narrow,
+            )
         except Exception as error:  # exporters raise errors of any type
             if isinstance(error, TimeoutError) and session.budget.is_spent:
                 attempt.note(replace(session.budget.reason, interrupted=True))

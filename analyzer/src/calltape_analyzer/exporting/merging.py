@@ -81,7 +81,7 @@ class Merging:
         self.exporter.warm_up()  # else the first trace would include imports
         begin = time.perf_counter()
         whole = self.exporter.loosened(self._merged(larger, smaller))
-        outcome = self.exporter.export(whole, static="never", whole=True)
+        outcome = self.exporter.export(whole, single_size="never", all_or_nothing=True)
         if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
             program, attempt = outcome.program, outcome.attempt
             # If a recorded call needs state that this program loses, programs for single variants

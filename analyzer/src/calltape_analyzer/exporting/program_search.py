@@ -348,12 +348,12 @@ class ProgramSearch:
             outcome, first = first, None
             if outcome is None:
                 outcome = self.exporter.export(
-                    named, None if is_first else left, static="never" if by_ints else "last"
+                    named, None if is_first else left, single_size="never" if by_ints else "last"
                 )
             if by_ints and not (outcome and outcome.served()):
                 if self._export_int_values(variant):
                     return
-                outcome = self.exporter.export(named, static="only")
+                outcome = self.exporter.export(named, single_size="only")
             if (
                 outcome
                 and not keep_to_values(outcome, self.tape.calls, self.exporter.session)
@@ -403,7 +403,7 @@ class ProgramSearch:
         if opened is None:
             return None
         session, named = self.exporter.session, self._named(opened)
-        first = shown = self.exporter.export(named, static="never")
+        first = shown = self.exporter.export(named, single_size="never")
         if first is None or not first.served():
             return None
         for _ in range(_MAX_CONSTANTS):

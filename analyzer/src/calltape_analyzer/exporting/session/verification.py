@@ -127,7 +127,7 @@ def verify(
     around: Sequence[Sizing],
     *,
     begin: float,
-    whole: bool = False,
+    all_or_nothing: bool = False,
     narrow: bool = False,
 ) -> None:
     """Runs recorded calls and other sizes through a program, and fills in the attempt. The program
@@ -139,13 +139,13 @@ def verify(
         attempt: is filled in.
         around: unrecorded sizes that the program was made for.
         begin: when the attempt began, by :func:`time.perf_counter`.
-        whole: whether a program that fails at one recorded size is useless, so that it need not run
-            any further.
+        all_or_nothing: whether a program that fails at one recorded size is useless, so that it
+            need not run any further.
         narrow: whether it accepts only recorded sizes and those of ``around``.
     """
     session.note_effects(program)
     for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
-        has_failed = whole and attempt.reproduced < attempt.tried
+        has_failed = all_or_nothing and attempt.reproduced < attempt.tried
         if has_failed or session.budget.is_spent:
             attempt.rows[row] = "untried"
             attempt.unrun += 1
@@ -173,7 +173,7 @@ def verify(
     if effects is not None and program.model.has_state:  # other runtimes return no views
         program.note_views(effects.views)
     program.note_state(session.state)
-    if (not attempt.reproduced and not around) or (whole and not attempt.ok):
+    if (not attempt.reproduced and not around) or (all_or_nothing and not attempt.ok):
         return
     variant, probing = program.variant, session.probing
     now = time.perf_counter()
