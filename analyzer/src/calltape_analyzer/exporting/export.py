@@ -18,7 +18,7 @@ from calltape_analyzer.errors import ExportError, UsageError, to_install
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.parts import export_with_parts
 from calltape_analyzer.exporting.program_search import ProgramSearch
-from calltape_analyzer.exporting.session.budget import Budget, Probe, Probing, Progress
+from calltape_analyzer.exporting.session.budget import Probe, Probing, Progress, TimeBudget
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept
@@ -137,7 +137,7 @@ def export(
     _reject_scripted(session.module)
     session.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
     session.probing.seconds = options.attempt_seconds or session.probing.seconds
-    session.budget = Budget(options.max_seconds, reporter_of(progress))
+    session.budget = TimeBudget(options.max_seconds, reporter_of(progress))
     exporter = Exporter(session, seconds=options.attempt_seconds)
     if to == "onnx":
         try:

@@ -28,7 +28,7 @@ from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs, why_not, why_unrun
-from calltape_analyzer.exporting.session.verification import Outcome, restrict, try_zeros, verify
+from calltape_analyzer.exporting.session.verification import Candidate, restrict, try_zeros, verify
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, TraceSettings, trace
 from calltape_analyzer.foreign_errors import ErrorKind, means
@@ -105,7 +105,7 @@ class Exporter:
         *,
         single_size: SingleSize = "last",
         all_or_nothing: bool = False,
-    ) -> Outcome | None:
+    ) -> Candidate | None:
         """The best program for a variant; None if there is none.
 
         Args:
@@ -114,24 +114,24 @@ class Exporter:
             single_size: when a program for a single recorded size is tried.
             all_or_nothing: whether a program that fails at one recorded size is useless.
         """
-        best: Outcome | None = None
+        best: Candidate | None = None
         for trial in self._trials(variant, wanted, single_size):
             settings = trial.settings
             serves = best is not None and best.served(wanted)
             if self.session.budget.is_spent or (serves and settings.narrow):
                 break
             around = sizings_of_batch(variant) if settings.batch else []
-            outcome = self._try(variant, trial, around, all_or_nothing=all_or_nothing)
-            if self._is_rejected(variant, trial, outcome) or outcome is None:
+            candidate = self._try(variant, trial, around, all_or_nothing=all_or_nothing)
+            if self._is_rejected(variant, trial, candidate) or candidate is None:
                 continue
-            if settings.narrow and outcome.served(wanted):
+            if settings.narrow and candidate.served(wanted):
                 self._narrow[variant.group.key] = settings.narrow
-            if best is None or outcome.score(wanted) > best.score(wanted):
-                best = outcome
+            if best is None or candidate.score(wanted) > best.score(wanted):
+                best = candidate
             # Earlier programs serve what a program rejects.
             serves_all = wanted is not None and best.served(wanted) == len(wanted)
             is_enough = best.attempt.perfect or (serves_all and not best.attempt.wrong)
-            if is_enough or (all_or_nothing and "wrong" in outcome.attempt.rows.values()):
+            if is_enough or (all_or_nothing and "wrong" in candidate.attempt.rows.values()):
                 break
         return self._restricted(best)
 
@@ -154,7 +154,7 @@ class Exporter:
 
     def extend(
         self, variant: VariantFacts, sizing: Sizing, *, symbolic_ints: bool = False
-    ) -> Outcome | None:
+    ) -> Candidate | None:
         """A program for sizes that no call had and that the other programs reject (the other side
         of a sliding window). It agrees with the model at one size at least; ``attempt.agreed`` says
         at how many."""
@@ -163,31 +163,31 @@ class Exporter:
         sample = self.session.sample(variant, sizing)
         strategy = Strategy.OPEN_SIZE_INTS if symbolic_ints else Strategy.PLAIN
         trial = _Trial(SETTINGS[strategy], self._sampled(variant, sizing), sample)
-        outcome = self._try(variant, trial, [sizing])
-        if outcome is None or not outcome.attempt.agreed:
+        candidate = self._try(variant, trial, [sizing])
+        if candidate is None or not candidate.attempt.agreed:
             return None
-        self._restricted(outcome)
-        return outcome if outcome.program.only is None else None
+        self._restricted(candidate)
+        return candidate if candidate.program.only is None else None
 
-    def export_call(self, variant: VariantFacts, call: Call) -> Outcome | None:
+    def export_call(self, variant: VariantFacts, call: Call) -> Candidate | None:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
         about these values; an ONNX model returns them as an output."""
         sample = self.session.sample(variant, call)
         for strategy in (Strategy.OPEN_NUMBERS, Strategy.BY_VALUES):
             trial = _Trial(SETTINGS[strategy], Sampled(call.number), sample)
-            if (outcome := self._try(variant, trial)) is not None:
-                return self._restricted(outcome)
+            if (candidate := self._try(variant, trial)) is not None:
+                return self._restricted(candidate)
         return None
 
-    def _restricted(self, outcome: Outcome | None) -> Outcome | None:
+    def _restricted(self, candidate: Candidate | None) -> Candidate | None:
         """Lets a program reject sizes at which it is wrong, and finds out whether it accepts 0."""
-        if outcome is not None:
-            program, attempt, session = outcome.program, outcome.attempt, self.session
+        if candidate is not None:
+            program, attempt, session = candidate.program, candidate.attempt, self.session
             with unseen_runs(session, program) as runs:
                 restrict(program, attempt, session, runs)
                 if attempt.agreed or attempt.ok:
                     try_zeros(program, session, attempt.seconds, runs)
-        return outcome
+        return candidate
 
     def _trials(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, single_size: SingleSize
@@ -313,11 +313,15 @@ class Exporter:
         number = variant.rows.calls_of(sizing.row).first.number
         return Sampled(number, sizes_in_words(variant, sizing) if sizing.resized else "")
 
-    def _is_rejected(self, variant: VariantFacts, trial: _Trial, outcome: Outcome | None) -> bool:
+    def _is_rejected(
+        self, variant: VariantFacts, trial: _Trial, candidate: Candidate | None
+    ) -> bool:
         """Whether the model rejects the sizes of a trial, so that its result proves nothing. The
         model runs only if the program is not good: one that agrees with it at all sizes that were
         tried needs no trace at other sizes."""
-        is_good = outcome is not None and outcome.attempt.perfect and outcome.attempt.agreed > 0
+        is_good = (
+            candidate is not None and candidate.attempt.perfect and candidate.attempt.agreed > 0
+        )
         if trial.unchecked is None or is_good or self.session.budget.is_spent:
             return False
         if self._is_accepted(variant, trial.unchecked, Strategy.PLAIN):
@@ -342,7 +346,7 @@ class Exporter:
         around: Sequence[Sizing] = (),
         *,
         all_or_nothing: bool = False,
-    ) -> Outcome | None:
+    ) -> Candidate | None:
         """Traces a trial and verifies its program; the arguments are those of :func:`verify`."""
         session, settings = self.session, trial.settings
         self._last = settings
@@ -390,4 +394,4 @@ class Exporter:
             if isinstance(error, TimeoutError):
                 slow.add(variant.group.key)
         attempt.seconds = time.perf_counter() - begin
-        return None if program is None else Outcome(attempt, program)
+        return None if program is None else Candidate(attempt, program)

@@ -35,7 +35,7 @@ from calltape_analyzer.exporting.session.model_differences import (
     why_state_lost,
 )
 from calltape_analyzer.exporting.session.unseen_runs import why_harmful
-from calltape_analyzer.exporting.session.verification import Outcome
+from calltape_analyzer.exporting.session.verification import Candidate
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
     int_value_parts,
@@ -345,41 +345,41 @@ class ProgramSearch:
             named = self._named(variant)
             is_first = not (made or lost)
             by_ints = is_first and bool(varying_ints(variant))
-            outcome, first = first, None
-            if outcome is None:
-                outcome = self.exporter.export(
+            candidate, first = first, None
+            if candidate is None:
+                candidate = self.exporter.export(
                     named, None if is_first else left, single_size="never" if by_ints else "last"
                 )
-            if by_ints and not (outcome and outcome.served()):
+            if by_ints and not (candidate and candidate.served()):
                 if self._export_int_values(variant):
                     return
-                outcome = self.exporter.export(named, single_size="only")
+                candidate = self.exporter.export(named, single_size="only")
             if (
-                outcome
-                and not keep_to_values(outcome, self.tape.calls, self.exporter.session)
+                candidate
+                and not keep_to_values(candidate, self.tape.calls, self.exporter.session)
                 and not made
             ):
                 self._export_text_values(variant)
                 return
-            good = {row for row in left if outcome and outcome.serves(row)}
-            if outcome is None or not good:
+            good = {row for row in left if candidate and candidate.serves(row)}
+            if candidate is None or not good:
                 if not made and self._export_tensor_values(variant):
                     return
-                reason = self._reason(named.name, outcome)
+                reason = self._reason(named.name, candidate)
                 # After a program that works, another size may still work; or after one whose
                 # outputs have no elements.
-                rest = left[1:] if made else _rejected_unproven(outcome, left)
+                rest = left[1:] if made else _rejected_unproven(candidate, left)
                 lost += [row for row in left if row not in rest]
                 left = rest
                 continue
             if made or len(good) < len(left):
-                outcome.program.all_notes.append(notes.ServesSome(len(good), len(variant.rows)))
-            is_tried = outcome.attempt.probed > 0 and not outcome.attempt.agreed
+                candidate.program.all_notes.append(notes.ServesSome(len(good), len(variant.rows)))
+            is_tried = candidate.attempt.probed > 0 and not candidate.attempt.agreed
             if is_tried and len(good) == 1 < len(variant.rows):
-                outcome.program.note(notes.OneSize())
-            self.programs.append(outcome.program)
-            attempts.append(outcome.attempt)
-            constants += outcome.program.is_constant
+                candidate.program.note(notes.OneSize())
+            self.programs.append(candidate.program)
+            attempts.append(candidate.attempt)
+            constants += candidate.program.is_constant
             left = [row for row in left if row not in good]
             if not made and left:
                 left = self._export_left_ints(variant, left)
@@ -395,7 +395,7 @@ class ProgramSearch:
             what = "" if is_all else f", {missing} other sizes"
             self._add_gap(variant, "variant" if is_all else "sizes", reason, what)
 
-    def _with_open_floats(self, variant: VariantFacts) -> Outcome | None:
+    def _with_open_floats(self, variant: VariantFacts) -> Candidate | None:
         """A program that has the floats that vary as inputs, and returns what the model does for
         several of their values; None if there is none. If it rejects all others than the one that
         it was traced with, one that is traced with one of those shows that they can be inputs."""
@@ -483,14 +483,14 @@ class ProgramSearch:
                 break
             named = self._named(variant, found)
             by_ints = any(attempt.by_values for attempt in attempts)
-            outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
-            if outcome is None:
+            candidate = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
+            if candidate is None:
                 break
-            keep_to_values(outcome, self.tape.calls, self.exporter.session)
-            outcome.program.note(notes.TracedUnseen())
-            found.append(outcome.program)
-            is_wide = is_wide or outcome.attempt.agreed > 1
-            waiting = [s for s in waiting[1:] if s in outcome.attempt.rejected]
+            keep_to_values(candidate, self.tape.calls, self.exporter.session)
+            candidate.program.note(notes.TracedUnseen())
+            found.append(candidate.program)
+            is_wide = is_wide or candidate.attempt.agreed > 1
+            waiting = [s for s in waiting[1:] if s in candidate.attempt.rejected]
             made += 1
         # Programs for single unrecorded sizes are kept only if one serves a range.
         self.programs += found if is_wide else []
@@ -525,13 +525,13 @@ class ProgramSearch:
         left = unserved_calls(variant, own, calls, session)
         while left and len(own) < _MAX_PROGRAMS:
             named = self._named(variant)
-            outcome = self.exporter.export_call(named, left[0])
-            if outcome is not None:
-                keep_to_values(outcome, calls, session)
-            if outcome is None or not reproduces(outcome.program, left[0], session):
+            candidate = self.exporter.export_call(named, left[0])
+            if candidate is not None:
+                keep_to_values(candidate, calls, session)
+            if candidate is None or not reproduces(candidate.program, left[0], session):
                 break
-            own.append(outcome.program)
-            self.programs.append(outcome.program)
+            own.append(candidate.program)
+            self.programs.append(candidate.program)
             left = unserved_calls(variant, own, calls, session)
         if left and not self._export_tensor_values(variant):
             reason = reasons.ValuesRejected(left[0].number)
@@ -549,15 +549,15 @@ class ProgramSearch:
             made: list[Program] = []
             for part in islice(parts, _MAX_CONSTANTS):
                 name_symbols(part)
-                outcome = self.exporter.export(part)
-                if outcome is None or not outcome.attempt.reproduced:
+                candidate = self.exporter.export(part)
+                if candidate is None or not candidate.attempt.reproduced:
                     if not made:
                         break
-                    self._add_gap(part, "values", self._reason(part.name, outcome))
+                    self._add_gap(part, "values", self._reason(part.name, candidate))
                     continue
-                keep_to_values(outcome, self.tape.calls, self.exporter.session)
-                outcome.program.all_notes.append(notes.ConstantTensor(str(where)))
-                made.append(outcome.program)
+                keep_to_values(candidate, self.tape.calls, self.exporter.session)
+                candidate.program.all_notes.append(notes.ConstantTensor(str(where)))
+                made.append(candidate.program)
             if not made:
                 continue
             self.programs += made
@@ -567,9 +567,9 @@ class ProgramSearch:
             return True
         return False
 
-    def _reason(self, name: str, outcome: Outcome | None) -> Fact:
-        if outcome is not None and outcome.attempt.summary:
-            return outcome.attempt.summary
+    def _reason(self, name: str, candidate: Candidate | None) -> Fact:
+        if candidate is not None and candidate.attempt.summary:
+            return candidate.attempt.summary
         own = [a for a in self.exporter.attempts if a.variant == name]
         # Other attempts may report that the same line reads a value, which was no obstacle.
         untranslated = [a.summary for a in own if a.is_untranslated and a.summary]
@@ -579,10 +579,10 @@ class ProgramSearch:
         return tried[-1] if tried else untried
 
 
-def _rejected_unproven(outcome: Outcome | None, left: Sequence[SizeRow]) -> list[SizeRow]:
+def _rejected_unproven(candidate: Candidate | None, left: Sequence[SizeRow]) -> list[SizeRow]:
     """The rows that a program rejects, if nothing could be compared: it may be for the other side
     of a branch."""
-    if outcome is None or outcome.attempt.compared:
+    if candidate is None or candidate.attempt.compared:
         return []
-    rejected = [row for row in left if outcome.attempt.rows.get(row) == "rejected"]
+    rejected = [row for row in left if candidate.attempt.rows.get(row) == "rejected"]
     return rejected if len(rejected) < len(left) else []

@@ -24,7 +24,7 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.verification import Outcome, replay_call
+from calltape_analyzer.exporting.session.verification import Candidate, replay_call
 from calltape_analyzer.facts import Note
 from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import LeafPath
@@ -247,16 +247,16 @@ def calls_by_value(
     return sorted(found.values(), key=lambda value: (-value.calls, value.first))
 
 
-def serves_all_values(outcome: Outcome, calls: Calls, session: Session) -> bool:
+def serves_all_values(candidate: Candidate, calls: Calls, session: Session) -> bool:
     """Whether a program that was traced with one value agrees with the model for others. A note
     says how many were tried; of many, those with most calls.
 
     Args:
-        outcome: the program, and the attempt that made it; comparisons are added to that.
+        candidate: the program, and the attempt that made it; comparisons are added to that.
         calls: of the tape. Those of other variants, with other sizes, have values to try as well.
         session: runs calls.
     """
-    program, attempt = outcome.program, outcome.attempt
+    program, attempt = candidate.program, candidate.attempt
     values, everywhere = (
         calls_by_value(program.variant, calls, session.sorter, of_group=of_group)
         for of_group in (False, True)
@@ -298,26 +298,26 @@ def _known(values: Sequence[ValueCalls], places: Sequence[int]) -> set[str]:
     return {repr([value.values[i] for i in places]) for value in values}
 
 
-def keep_to_values(outcome: Outcome, calls: Calls, session: Session) -> bool:
+def keep_to_values(candidate: Candidate, calls: Calls, session: Session) -> bool:
     """Keeps a program to the texts and floats for which it is known to agree with the model.
     Returns whether it agrees for all recorded ones.
 
     Args:
-        outcome: the program, which is kept to its values, and the attempt, whose rows are changed.
+        candidate: its program is kept to values, and the rows of its attempt are changed.
         calls: of the tape.
         session: runs calls.
     """
-    program = outcome.program
+    program = candidate.program
     variant = program.variant
     if not _constants_that_vary(variant):
         return True
     values = calls_by_value(variant, calls, session.sorter)
-    serves_all = serves_all_values(outcome, calls, session)
+    serves_all = serves_all_values(candidate, calls, session)
     variant.constant_scalars = _held_values(program, values, serves_all=serves_all)
     for row, seen in variant.rows.items():
         own = session.sorter.sorted(session.find(seen.first).record.inputs)
         if not serves_all and rejects_constants(variant, own) is not None:
-            outcome.attempt.rows[row] = "rejected"
+            candidate.attempt.rows[row] = "rejected"
     return serves_all
 
 

@@ -20,7 +20,7 @@ from calltape_analyzer.programs.exported_model import (
 )
 from calltape_analyzer.programs.manifest import (
     FileFacts,
-    Manifest,
+    ProgramsManifest,
     SavedProgram,
     read_manifest,
     within_manifest,
@@ -107,7 +107,7 @@ def folder_of_programs(source: Any) -> Path | None:
 
 def _programs(
     folder: Path,
-    manifest: Manifest,
+    manifest: ProgramsManifest,
     classes: Classes,
     model_of: Callable[[str, Sequence[str]], ExportedModel],
 ) -> Programs:

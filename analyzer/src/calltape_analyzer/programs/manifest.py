@@ -49,7 +49,7 @@ __all__ = [
     "MANIFEST",
     "SHAPES",
     "FileFacts",
-    "Manifest",
+    "ProgramsManifest",
     "SavedCompletion",
     "SavedForm",
     "SavedLayout",
@@ -306,7 +306,7 @@ class SavedProgram(TypedDict):
 
 
 @with_config(ConfigDict(ser_json_inf_nan="constants"))
-class Manifest(TypedDict):
+class ProgramsManifest(TypedDict):
     """Everything in the file. ``files`` are the files that were written with it; a name may be
     there twice while a save replaces a file."""
 
@@ -329,10 +329,10 @@ class _Head(TypedDict):
 
 
 _head: TypeAdapter[_Head] = TypeAdapter(_Head)
-_manifest: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, _Whole()])
+_manifest: TypeAdapter[ProgramsManifest] = TypeAdapter(Annotated[ProgramsManifest, _Whole()])
 
 
-def encode_manifest(document: Manifest) -> bytes:
+def encode_manifest(document: ProgramsManifest) -> bytes:
     """A manifest as JSON, which :func:`read_manifest` accepts.
 
     Raises:
@@ -346,7 +346,7 @@ def encode_manifest(document: Manifest) -> bytes:
     return found
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ProgramsManifest:
     """The manifest of a directory of programs.
 
     Raises:
@@ -356,7 +356,7 @@ def read_manifest(folder: Path) -> Manifest:
     return _validated(data, str(folder / MANIFEST))
 
 
-def _validated(data: bytes, path: str) -> Manifest:
+def _validated(data: bytes, path: str) -> ProgramsManifest:
     if data.count(b"{") > _MAX_MAPS:
         raise TapeError("limit", f"more than {_MAX_MAPS:,} maps", path=path)
     try:

@@ -36,7 +36,7 @@ from calltape_analyzer.programs.manifest import (
     MANIFEST,
     SHAPES,
     FileFacts,
-    Manifest,
+    ProgramsManifest,
     SavedCompletion,
     SavedForm,
     SavedLayout,
@@ -130,7 +130,7 @@ def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
         raise TapeError("exists", "programs of an earlier export are there", path=str(folder))
 
 
-def _earlier(folder: Path) -> Manifest | None:
+def _earlier(folder: Path) -> ProgramsManifest | None:
     """The manifest of an earlier save; None if there is no directory, or an empty one.
 
     Raises:
@@ -185,7 +185,7 @@ def _staging(parent: Path) -> TemporaryFolder:
     return TemporaryFolder(parent / f"{_STAGING}{secrets.token_hex(8)}")
 
 
-Written = Callable[..., Manifest]
+Written = Callable[..., ProgramsManifest]
 """Writes all but the manifest into a folder, and gives the manifest: :func:`_staged`."""
 
 
@@ -198,7 +198,7 @@ def _save_new(written: Written, folder: Path) -> None:
         stage.rename(folder)
 
 
-def _save_over(written: Written, folder: Path, earlier: Manifest | None) -> None:
+def _save_over(written: Written, folder: Path, earlier: ProgramsManifest | None) -> None:
     old = earlier["files"] if earlier else ()
     with _staging(folder) as stage:
         manifest = written(stage, taken=[found["name"] for found in old])
@@ -216,7 +216,7 @@ def _save_over(written: Written, folder: Path, earlier: Manifest | None) -> None
         _put(stage, folder, manifest)
 
 
-def _put(stage: Path, folder: Path, manifest: Manifest) -> None:
+def _put(stage: Path, folder: Path, manifest: ProgramsManifest) -> None:
     """Replaces the manifest of a folder, in one step."""
     path = stage / f"{MANIFEST}.new"
     _write_bytes(path, encode_manifest(manifest))
@@ -234,7 +234,7 @@ def _staged(
     stage: Path,
     *,
     taken: Sequence[str],
-) -> Manifest:
+) -> ProgramsManifest:
     """Writes all but the manifest, which it returns.
 
     Args:

@@ -44,7 +44,7 @@ from calltape_analyzer.programs.reasons import TimeUp
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Budget", "Cost", "Probe", "Probing", "Progress", "default_seconds", "time_limit"]
+__all__ = ["Cost", "Probe", "Probing", "Progress", "TimeBudget", "default_seconds", "time_limit"]
 
 Progress = Callable[[str], None]
 """Is called with a description of the current step."""
@@ -54,7 +54,7 @@ _LEAST = 0.001
 
 
 @dataclass
-class Budget:
+class TimeBudget:
     """The time of one export. Programs that exist when it is spent are kept, and the rest is
     reported as missing.
 

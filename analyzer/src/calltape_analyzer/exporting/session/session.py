@@ -28,7 +28,7 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.comparison.reports import Against, Verdict
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.session.budget import Budget, Probing
+from calltape_analyzer.exporting.session.budget import Probing, TimeBudget
 from calltape_analyzer.exporting.session.observed_calls import (
     Effects,
     ObservedCall,
@@ -148,7 +148,7 @@ class Session:
     unanswered: list[NotAsked] = field(default_factory=list)
     differences: dict[CallRef, Fact | None] = field(default_factory=dict)
     probing: Probing = field(default_factory=Probing)
-    budget: Budget = field(default_factory=Budget)
+    budget: TimeBudget = field(default_factory=TimeBudget)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)

@@ -1,7 +1,7 @@
 """Verifies a program: at recorded sizes, at others, and which sizes it must reject.
 
 A program is good if it reproduces every recorded size, and better if it also agrees with the model
-at sizes that no call had. The best program and its attempt are an :class:`Outcome`.
+at sizes that no call had. A program and its attempt are a :class:`Candidate`.
 
 A program that returns wrong values somewhere is restricted. If a few single sizes explain every
 wrong result (a model treats an empty batch or a single row differently), only these are excluded.
@@ -69,13 +69,13 @@ from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import Fixed, VariantFacts, ZeroSizes
 
-__all__ = ["Outcome", "ReplayedCall", "replay_call", "restrict", "try_zeros", "verify"]
+__all__ = ["Candidate", "ReplayedCall", "replay_call", "restrict", "try_zeros", "verify"]
 
 _MAX_ROWS = 24
 
 
 @dataclass
-class Outcome:
+class Candidate:
     """A program for a variant, and the attempt that made it."""
 
     attempt: Attempt
