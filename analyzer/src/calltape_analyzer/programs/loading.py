@@ -121,7 +121,7 @@ def _programs(
             plan,
             result,
             UnloadedModel(document["file"]),
-            document["demands"],
+            document["conditions"],
             index,
             document["device"],
             None if document["only"] is None else frozenset(document["only"]),
@@ -148,7 +148,7 @@ def _programs(
         signature,
         index.renamed,
         modes=frozenset(mode for one in programs for mode in one.plan.context.modes),
-        layout_paths=frozenset(manifest["laid_out"]),
+        layout_paths=frozenset(manifest["layout_paths"]),
         grad_paths=frozenset(
             str(place)
             for one in programs
@@ -158,7 +158,7 @@ def _programs(
             if facts.grad is not None
         ),
         ordered=frozenset(path for one in programs for path in one.plan.template.layout.ordered),
-        ignored_sharing=frozenset(manifest["unshared"]),
+        ignored_sharing=frozenset(manifest["ignored_sharing"]),
     )
     return Programs(
         programs,

@@ -191,7 +191,7 @@ class SavedLayout(TypedDict):
 
     structure: Bytes
     positional: Place
-    asked: Annotated[Many[Mode], Field(max_length=3)]
+    modes: Annotated[Many[Mode], Field(max_length=3)]
     ordered: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 
@@ -226,17 +226,17 @@ _Source = Annotated[
 class SavedCompletion(TypedDict):
     """How calls of a smaller layout are completed."""
 
-    keys: Packed
+    layout_keys: Packed
     facts: Facts
-    typed: Packed
+    key_constants: Packed
     shared: AllShared
     tensors: Many[Place | None]
     scalars: Many[Place | None]
     missing: Many[tuple[Place, Many[_Source]]]
     dtypes: Many[tuple[Place, Dtype]]
     constants: Packed
-    kinds: Many[Literal["int", "float", "complex", "str", "bytes"]]
-    counters: Many[tuple[SavedColumn, SavedColumn]]
+    scalar_kinds: Many[Literal["int", "float", "complex", "str", "bytes"]]
+    counting_ints: Many[tuple[SavedColumn, SavedColumn]]
 
 
 # Not a map: of that pydantic would make an error for each item.
@@ -263,7 +263,7 @@ _Columns = Annotated[
 
 
 class _Zeros(TypedDict):
-    taken: Annotated[Many[_Columns], Field(max_length=_MAX_ZEROS)]
+    accepted: Annotated[Many[_Columns], Field(max_length=_MAX_ZEROS)]
     rejected: Annotated[Many[tuple[_Columns, Fact]], Field(max_length=_MAX_ZEROS)]
 
 
@@ -285,12 +285,12 @@ class SavedProgram(TypedDict):
     scalars: Packed
     facts: Facts
     shared: AllShared
-    typed: Packed
+    key_constants: Packed
     constants: Packed
     rows: Annotated[Rows, Field(min_length=1)]
     only: Rows | None
-    conditions: Many[_RowCondition]
-    demands: _Conditions
+    variant_conditions: Many[_RowCondition]
+    conditions: _Conditions
     dimensions: Many[
         tuple[
             SavedColumn, Annotated[DimensionDecision, _of(DimensionDecision, tuple[bool, Reason])]
@@ -299,7 +299,7 @@ class SavedProgram(TypedDict):
     zeros: _Zeros
     returned: Annotated[dict[Name, Name], at_most(_MAX_LEAVES)]
     completions: Annotated[Many[Annotated[SavedCompletion, _Whole()]], Field(max_length=1000)]
-    held: Many[tuple[Place, Packed]]
+    constant_scalars: Many[tuple[Place, Packed]]
     open_floats: Annotated[frozenset[Place], Field(fail_fast=True)]
     frozen: Many[tuple[Place, Annotated[str, Field(max_length=64)], Any]]
     result: _Result
@@ -313,8 +313,8 @@ class ProgramsManifest(TypedDict):
     format: Literal["calltape-programs"]
     version: Literal[1]
     signature: SavedSignature
-    laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
-    unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
+    layout_paths: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    ignored_sharing: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
     missing: Annotated[dict[Name, Fact], at_most(_MAX_NOTES)]
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Attempt], Field(max_length=_MAX_ATTEMPTS)]
@@ -375,7 +375,7 @@ def _validated(data: bytes, path: str) -> ProgramsManifest:
     for program in manifest["programs"]:
         if program["file"] not in listed:
             raise TapeError("invalid", f"{program['file']} is not among its files", path=path)
-        guards = [len(text) for text in program["demands"].guards]
+        guards = [len(text) for text in program["conditions"].guards]
         if sum(size for size in guards if size <= conditions.MAX_TEXT) > _MAX_GUARDS:
             raise TapeError("limit", f"conditions of more than {_MAX_GUARDS} characters", path=path)
     return manifest

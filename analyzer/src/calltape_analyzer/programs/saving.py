@@ -269,8 +269,8 @@ def _staged(
         "format": "calltape-programs",
         "version": 1,
         "signature": signature_document(sorter.signature),
-        "laid_out": tuple(sorted(sorter.layout_paths)),
-        "unshared": tuple(sorted(sorter.ignored_sharing)),
+        "layout_paths": tuple(sorted(sorter.layout_paths)),
+        "ignored_sharing": tuple(sorted(sorter.ignored_sharing)),
         "missing": programs.missing,
         "notes": programs.all_notes,
         "attempts": programs.attempts,
@@ -316,21 +316,23 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "layout": _layout_document(group.layout),
         "scalars": tuple(program.plan.template.scalars),
         "facts": group.facts,
-        "typed": group.key.constants,
+        "key_constants": group.key.constants,
         "shared": group.key.shared,
         "constants": group.constants,
         "rows": tuple(variant.rows),
         "only": None if program.only is None else tuple(program.only),
-        "conditions": variant.conditions,  # type: ignore[typeddict-item]
-        "demands": program.conditions,
+        "variant_conditions": variant.conditions,  # type: ignore[typeddict-item]
+        "conditions": program.conditions,
         "dimensions": tuple(variant.dimensions.items()),
         "zeros": {
-            "taken": tuple(variant.zeros.accepted),
+            "accepted": tuple(variant.zeros.accepted),
             "rejected": tuple(variant.zeros.rejected.items()),
         },
         "returned": program.returned,
         "completions": tuple(map(_completion_document, variant.completions.values())),
-        "held": tuple((i, one) for i, values in variant.constant_scalars.items() for one in values),
+        "constant_scalars": tuple(
+            (place, value) for place, values in variant.constant_scalars.items() for value in values
+        ),
         "open_floats": variant.open_floats,
         "frozen": tuple((i, str(t.dtype), t.tolist()) for i, t in variant.frozen.items()),
         "result": {
@@ -368,16 +370,16 @@ def program_parts(
 def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     nowhere = CallRef(b"", 0)
     layout = _layout_of(document["layout"], renamed)
-    key = GroupKey(layout.keys, document["facts"], document["typed"], document["shared"])
+    key = GroupKey(layout.keys, document["facts"], document["key_constants"], document["shared"])
     group = Group(key, layout, tuple(document["constants"]), nowhere)
     # How many calls a row has is not saved: each row counts as one call.
     rows = SizeTable.of((row, Seen(1, nowhere)) for row in document["rows"])
-    made = VariantFacts(group, rows, document["conditions"])
+    made = VariantFacts(group, rows, document["variant_conditions"])
     made.name = document["name"]
     made.dimensions = dict(document["dimensions"])
     zeros = document["zeros"]
-    made.zeros = ZeroSizes(frozenset(zeros["taken"]), dict(zeros["rejected"]))
-    for place, value in document["held"]:
+    made.zeros = ZeroSizes(frozenset(zeros["accepted"]), dict(zeros["rejected"]))
+    for place, value in document["constant_scalars"]:
         made.constant_scalars[place] = (*made.constant_scalars.get(place, ()), value)
     made.open_floats = document["open_floats"]
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
@@ -409,7 +411,7 @@ def _layout_document(layout: ArgumentLayout) -> SavedLayout:
     return {
         "structure": encode_structure(document),
         "positional": layout.positional,
-        "asked": tuple(sorted(layout.context.modes)),
+        "modes": tuple(sorted(layout.context.modes)),
         "ordered": tuple(sorted(layout.ordered)),
     }
 
@@ -422,42 +424,42 @@ def _layout_of(document: SavedLayout, renamed: Renamed = str) -> ArgumentLayout:
         nodes = dict(zip(kwargs.keys, kwargs.children, strict=True))
     except (AttributeError, IndexError):
         raise TapeError("invalid", "a saved layout is not one of arguments") from None
-    context = Context.of(spec.context, (), document["asked"])
+    context = Context.of(spec.context, (), document["modes"])
     ordered = frozenset(document["ordered"])
     return layout_of_nodes(nodes, document["positional"], renamed, context, ordered=ordered)
 
 
 def _completion_document(completion: Completion) -> SavedCompletion:
     return {
-        "keys": completion.key.layout,
+        "layout_keys": completion.key.layout,
         "facts": completion.key.facts,
-        "typed": completion.key.constants,
+        "key_constants": completion.key.constants,
         "shared": completion.key.shared,
         "tensors": completion.tensors,
         "scalars": completion.scalars,
         "missing": tuple(completion.missing.items()),
         "dtypes": tuple(completion.dtypes.items()),
         "constants": completion.constants,
-        "kinds": tuple(path.kind for path in completion.layout.scalars),  # type: ignore[misc]
-        "counters": tuple(completion.counting_ints.items()),
+        "scalar_kinds": tuple(path.kind for path in completion.layout.scalars),  # type: ignore[misc]
+        "counting_ints": tuple(completion.counting_ints.items()),
     }
 
 
 def _completion_of(
     document: SavedCompletion, layout: ArgumentLayout, renamed: Renamed
 ) -> Completion:
-    if document["kinds"] != tuple(path.kind for path in layout.scalars):
+    if document["scalar_kinds"] != tuple(path.kind for path in layout.scalars):
         raise TapeError("invalid", "its manifest contradicts itself: the scalars of a completion")
-    keys = _with_names(document["keys"], renamed)
+    keys = _with_names(document["layout_keys"], renamed)
     return Completion(
-        GroupKey(keys, document["facts"], document["typed"], document["shared"]),
+        GroupKey(keys, document["facts"], document["key_constants"], document["shared"]),
         layout,
         document["tensors"],
         document["scalars"],
         dict(document["missing"]),
         dict(document["dtypes"]),
         tuple(document["constants"]),
-        dict(document["counters"]),
+        dict(document["counting_ints"]),
     )
 
 
