@@ -1,6 +1,6 @@
 """Tries the strategies to make a program for a variant, one after another until one is good.
 
-Takes a variant; returns the best program and the attempt that made it, and keeps all attempts.
+Takes a variant; returns the best program with the attempt that made it, and keeps all attempts.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ SingleSize = Literal["last", "never", "only"]
 
 @dataclass
 class _Trial:
-    """Arguments to trace, and how.
+    """A trace to try.
 
     Attributes:
-        settings: how.
-        sampled: which arguments, for the attempt.
-        sample: the arguments.
+        settings: how to trace.
+        sampled: which arguments are traced, for the attempt.
+        sample: their values.
         unchecked: their sizes, if no call had them and the model may reject them.
         is_rejected: whether the model was found to reject them.
     """
@@ -93,10 +93,11 @@ class Exporter:
     convert: Convert | None = None
     attempts: list[Attempt] = field(default_factory=list)
     seconds: float | None = None
+    # By the key of a group: what served one of its rows, and whose traces are slow.
     _narrow: dict[Hashable, Narrow] = field(default_factory=dict)
     _slow: set[Hashable] = field(default_factory=set)
     _slow_floats: set[Hashable] = field(default_factory=set)
-    _last: TraceSettings = SETTINGS[Strategy.PLAIN]
+    _last_settings: TraceSettings = SETTINGS[Strategy.PLAIN]
 
     def export(
         self,
@@ -117,8 +118,8 @@ class Exporter:
         best: Candidate | None = None
         for trial in self._trials(variant, wanted, single_size):
             settings = trial.settings
-            serves = best is not None and best.served(wanted)
-            if self.session.budget.is_spent or (serves and settings.narrow):
+            serves_some = best is not None and best.served(wanted)
+            if self.session.budget.is_spent or (serves_some and settings.narrow):
                 break
             around = sizings_of_batch(variant) if settings.batch else []
             candidate = self._try(variant, trial, around, all_or_nothing=all_or_nothing)
@@ -156,8 +157,13 @@ class Exporter:
         self, variant: VariantFacts, sizing: Sizing, *, symbolic_ints: bool = False
     ) -> Candidate | None:
         """A program for sizes that no call had and that the other programs reject (the other side
-        of a sliding window). It agrees with the model at one size at least; ``attempt.agreed`` says
-        at how many."""
+        of a sliding window). It agrees with the model at one size at least.
+
+        Args:
+            variant: what is exported.
+            sizing: the sizes to trace with.
+            symbolic_ints: whether ints that the model reads from tensors become symbols.
+        """
         if variant.group.key in self._narrow or variant.group.key in self._slow:
             return None
         sample = self.session.sample(variant, sizing)
@@ -170,8 +176,8 @@ class Exporter:
         return candidate if candidate.program.only is None else None
 
     def export_call(self, variant: VariantFacts, call: Call) -> Candidate | None:
-        """A program by the values of one call: for the other side of an ``if``. It has assertions
-        about these values; an ONNX model returns them as an output."""
+        """A program traced with the values of one call, for the other side of an ``if``. It asserts
+        what the trace assumed about them; an ONNX model returns the assertions as an output."""
         sample = self.session.sample(variant, call)
         for strategy in (Strategy.OPEN_NUMBERS, Strategy.BY_VALUES):
             trial = _Trial(SETTINGS[strategy], Sampled(call.number), sample)
@@ -180,7 +186,8 @@ class Exporter:
         return None
 
     def _restricted(self, candidate: Candidate | None) -> Candidate | None:
-        """Lets a program reject sizes at which it is wrong, and finds out whether it accepts 0."""
+        """The same candidate, after its program was made to reject the sizes at which it is wrong,
+        and it is known whether it accepts sizes of 0."""
         if candidate is not None:
             program, attempt, session = candidate.program, candidate.attempt, self.session
             with unseen_runs(session, program) as runs:
@@ -192,9 +199,9 @@ class Exporter:
     def _trials(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, single_size: SingleSize
     ) -> Iterator[_Trial]:
-        """All trials. The last ones are narrow: with open first dimensions only, and for a recorded
-        size only. They are skipped if an earlier one gave a program for a wanted row. What one row
-        of a group needed, the others need as well."""
+        """All trials. The last two are narrow: only first dimensions are open, or no dimension is.
+        :meth:`export` skips them if an earlier trial gave a program for a wanted row. If one row of
+        a group needed a narrow trial, only narrow ones are tried for its other rows."""
         narrow = self._narrow.get(variant.group.key)
         if single_size != "only" and narrow is None:
             yield from self._open_trials(variant, wanted)
@@ -215,7 +222,7 @@ class Exporter:
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
     ) -> Iterator[_Trial]:
         """Trials with all dynamic sizes open, the most promising first."""
-        samples: list[tuple[Sampled, Sample]] = []
+        accepted: list[tuple[Sampled, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
             if variant.group.key in self._slow:
                 return
@@ -228,7 +235,7 @@ class Exporter:
             yield first
             if first.is_rejected:
                 continue
-            samples.append(arguments)
+            accepted.append(arguments)
             if is_recurrent:
                 yield _Trial(SETTINGS[Strategy.PLAIN], *arguments)
             if stopped_by(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
@@ -237,14 +244,15 @@ class Exporter:
             return
         # Not deferred for ONNX, which has no assertions, so that their checks would be lost. This
         # changes what a program rejects, and no values.
-        for arguments in samples[:1] if any(a.rejects for a in self._attempts_at(variant)) else ():
+        has_rejected = any(a.rejects for a in self._attempts_at(variant))
+        for arguments in accepted[:1] if has_rejected else ():
             yield _Trial(SETTINGS[Strategy.OPEN_SIZE_INTS], *arguments)
             if self.convert is None:
                 yield _Trial(SETTINGS[Strategy.DEFERRED], *arguments)
-        yield from self._value_trials(variant, samples)
-        yield from self._float_trials(variant, samples)
+        yield from self._value_trials(variant, accepted)
+        yield from self._float_trials(variant, accepted)
         is_wrong = any("wrong" in a.rows.values() for a in self._attempts_at(variant))
-        for arguments in samples[-1:] if is_wrong else ():
+        for arguments in accepted[-1:] if is_wrong else ():
             yield _Trial(SETTINGS[Strategy.UNNOTICED], *arguments)
         # The only implementation of experts in transformers that can be converted. The values are
         # the same.
@@ -252,7 +260,7 @@ class Exporter:
         has_experts = hasattr(module, "set_experts_implementation") and any(
             type(part).__name__.endswith("Experts") for part in module.modules()
         )
-        for arguments in samples[:1] if self.convert is not None and has_experts else ():
+        for arguments in accepted[:1] if self.convert is not None and has_experts else ():
             yield _Trial(SETTINGS[Strategy.BATCHED_EXPERTS], *arguments)
 
     def _value_trials(
@@ -269,29 +277,32 @@ class Exporter:
             # A model may need a number where the last trial had a symbol.
             return any(means(a.summary, ErrorKind.NEEDS_VALUE) for a in attempts[-2:])
 
-        every = [SETTINGS[strategy] for strategy in _WITH_VALUES]
+        all_settings = [SETTINGS[strategy] for strategy in _WITH_VALUES]
         if self.convert is None:
-            every.append(SETTINGS[Strategy.BY_VALUES_DEFERRED])
+            all_settings.append(SETTINGS[Strategy.BY_VALUES_DEFERRED])
         loops = harmless_loops(self.session, variant) if failed() else frozenset()
         if loops:
-            every.insert(0, TraceSettings(Strategy.EVERY_ITEM, every_item=loops))
+            all_settings.insert(0, TraceSettings(Strategy.EVERY_ITEM, every_item=loops))
         for arguments in samples[-1:]:
-            for settings in every:
+            for settings in all_settings:
                 if failed():
                     yield _Trial(settings, *arguments)
 
     def _float_trials(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
-        """The last trial again, with floats of sizes open, if its program rejects sizes: a detector
-        pads a picture to ``math.ceil(float(height) / 32)`` parts. Conditions on floats are slow to
-        trace."""
+        """The last trial again, with floats that come from sizes open, if its program rejects
+        sizes: a detector pads a picture to ``math.ceil(float(height) / 32)`` parts. It comes late
+        because guards on floats are slow to trace."""
         attempts = self._attempts_at(variant)
         is_wanted = bool(attempts) and attempts[-1].tried > 0 and attempts[-1].rejects
-        if not is_wanted or variant.group.key in self._slow_floats or self._last.narrow:
+        if not is_wanted or variant.group.key in self._slow_floats or self._last_settings.narrow:
             return
         settings = replace(
-            self._last, strategy=Strategy.OPEN_FLOATS, symbolic_ints=True, symbolic_floats=True
+            self._last_settings,
+            strategy=Strategy.OPEN_FLOATS,
+            symbolic_ints=True,
+            symbolic_floats=True,
         )
         for arguments in samples[-1:]:
             yield _Trial(settings, *arguments)
@@ -306,7 +317,7 @@ class Exporter:
             importlib.import_module("torch.onnx._internal.exporter._core")
 
     def forget_slow(self, variant: VariantFacts) -> None:
-        """Forgets that traces of a variant were slow: those of its parts may not be."""
+        """Forgets that traces of a merged variant were slow: those of its parts may not be."""
         self._slow.discard(variant.group.key)
 
     def _sampled(self, variant: VariantFacts, sizing: Sizing) -> Sampled:
@@ -331,7 +342,7 @@ class Exporter:
         return True
 
     def _is_accepted(self, variant: VariantFacts, sizing: Sizing, strategy: Strategy) -> bool:
-        """Whether the model accepts sizes. If not, that is an attempt."""
+        """Whether the model accepts sizes. If not, an attempt says why."""
         why = why_not(self.session, variant, sizing)
         if why is not None:
             sample, error = self._sampled(variant, sizing), OfModel(why)
@@ -347,19 +358,29 @@ class Exporter:
         *,
         all_or_nothing: bool = False,
     ) -> Candidate | None:
-        """Traces a trial and verifies its program; the arguments are those of :func:`verify`."""
+        """Traces a trial and verifies its program.
+
+        Args:
+            variant: what is exported.
+            trial: what to trace.
+            around: as for :func:`verify`.
+            all_or_nothing: as for :func:`verify`.
+
+        Returns:
+            None if the trace failed; the attempt says why.
+        """
         session, settings = self.session, trial.settings
-        self._last = settings
+        self._last_settings = settings
         attempt = Attempt(variant=variant.name, strategy=settings.strategy, sample=trial.sampled)
         attempt.by_values = settings.is_by_values
         self.attempts.append(attempt)
         session.budget.say(f"{variant.name}: tracing {attempt.what}")
         begin = time.perf_counter()
-        seconds = self.seconds or default_seconds(session.module)
+        limit = self.seconds or default_seconds(session.module)
         slow = self._slow_floats if settings.symbolic_floats else self._slow
 
-        def took(taken: float) -> None:
-            if taken > seconds / 2:  # other sizes would take as long, or longer
+        def note_seconds(seconds: float) -> None:
+            if seconds > limit / 2:  # other sizes would take as long, or longer
                 slow.add(variant.group.key)
 
         program: Program | None = None
@@ -369,10 +390,10 @@ class Exporter:
                 variant,
                 trial.sample,
                 settings,
-                seconds=seconds,
+                seconds=limit,
                 options=self.options,
                 convert=self.convert,
-                took=took,
+                note_seconds=note_seconds,
             )
             session.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = settings.narrow is not None

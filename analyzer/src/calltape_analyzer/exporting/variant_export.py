@@ -286,7 +286,7 @@ class VariantExport:
             self._add_value_gap(variant, variant.calls - served_count, names, most)
 
     def _named(self, variant: VariantFacts, more: Sequence[Program] = ()) -> VariantFacts:
-        """The variant under a name that neither a program nor one of ``more`` has: ``decode (2)``."""
+        """The variant under a name that no program has, nor one of ``more``: ``decode (2)``."""
         taken = (program.name for program in (*self.programs, *more))
         return replace(variant, name=UniqueNames(taken, numbered="{} ({})").add(variant.name))
 
