@@ -14,8 +14,7 @@ import torch
 
 from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.session.verification import Candidate
-from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.attempts import Attempt, Candidate
 from calltape_analyzer.programs.program import Program
 from tests.answers.small import Small
 from tests.zoo.case import Arguments, Case, fresh

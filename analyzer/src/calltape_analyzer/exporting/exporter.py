@@ -28,12 +28,12 @@ from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.budget import default_seconds
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs, why_not, why_unrun
-from calltape_analyzer.exporting.session.verification import Candidate, restrict, try_zeros, verify
+from calltape_analyzer.exporting.session.verification import restrict, try_zeros, verify
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, TraceSettings, trace
 from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.attempts import Attempt, Candidate
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfModel, Sampled, stopped_by
 from calltape_analyzer.programs.strategies import Strategy

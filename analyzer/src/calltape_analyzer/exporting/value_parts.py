@@ -24,13 +24,14 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.exporting.session.verification import Candidate, replay_call
+from calltape_analyzer.exporting.session.verification import replay_call
 from calltape_analyzer.facts import Note
 from calltape_analyzer.observing.groups import shown_constant
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, Seen, SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.traffic_counters import has_raised
+from calltape_analyzer.programs.attempts import Candidate
 from calltape_analyzer.programs.notes import ConstantTexts, OpenFloats
 from calltape_analyzer.programs.program import Program, constants_of, rejects_constants
 from calltape_analyzer.reading.call import Call

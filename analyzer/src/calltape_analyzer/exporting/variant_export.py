@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.session.verification import Candidate
 from calltape_analyzer.exporting.value_parts import (
     calls_by_value,
     int_value_parts,
@@ -32,7 +31,7 @@ from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.observing.groups import MAX_VALUES
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes, reasons
-from calltape_analyzer.programs.attempts import Attempt, Gap
+from calltape_analyzer.programs.attempts import Attempt, Candidate, Gap
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.alternatives import part_of

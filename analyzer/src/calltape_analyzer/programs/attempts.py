@@ -6,7 +6,8 @@ Nothing is run for a verdict on a variant: programs know the sizes that they acc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +35,16 @@ from calltape_analyzer.text import joined
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.fields import Count, Many, Seconds
 
-__all__ = ["Attempt", "Gap", "RowOutcome", "Scope", "VariantVerdict", "takes", "verdicts_on"]
+__all__ = [
+    "Attempt",
+    "Candidate",
+    "Gap",
+    "RowOutcome",
+    "Scope",
+    "VariantVerdict",
+    "takes",
+    "verdicts_on",
+]
 
 
 RowOutcome = Literal["ok", "wrong", "rejected", "failed", "untried"]
@@ -169,6 +179,38 @@ class Attempt(BaseModel):
     def perfect(self) -> bool:
         """Whether the program also agreed with the model at all unrecorded sizes."""
         return self.ok and self.agreed == self.probed
+
+
+@dataclass
+class Candidate:
+    """A program for a variant, and the attempt that made it."""
+
+    attempt: Attempt
+    program: Program
+
+    def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
+        """A key to compare candidates; the greatest is best. The number of sizes without a program
+        that it reproduces counts first, because a better copy of another program is useless. How
+        many sizes were probed depends on the time that was left, so the failures count instead.
+
+        Args:
+            wanted: the recorded sizes that have no program yet; None for all.
+        """
+        attempt, failures = self.attempt, self.attempt.probed - self.attempt.agreed
+        unseen = (attempt.agreed > 0, -failures, not attempt.by_values, attempt.agreed)
+        return (self.served(wanted), attempt.ok, attempt.reproduced, -attempt.wrong, *unseen)
+
+    def served(self, wanted: Collection[SizeRow] | None = None) -> int:
+        """How many of some recorded sizes were reproduced; of all by default."""
+        if wanted is None:
+            return self.attempt.reproduced
+        return sum(self.serves(row) for row in wanted)
+
+    def serves(self, row: SizeRow) -> bool:
+        """Whether a recorded size was reproduced. If there are very many, only some are run, and
+        the conditions of the program decide about the others."""
+        outcome = self.attempt.rows.get(row)
+        return outcome == "ok" if outcome is not None else self.program.rejects(row) is None
 
 
 Scope = Literal["general", "recorded sizes only", "results only", "rejected"]
