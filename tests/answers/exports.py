@@ -139,8 +139,8 @@ def _program(program: Program, made_by: Attempt) -> dict[str, Any]:
         "assertions": _assertions(program),
         "notes": [*map(str, program.notes)],
     }
-    if program.only is not None:
-        found["serves only"] = f"{len(program.only)} recorded sizes"
+    if program.only_rows is not None:
+        found["serves only"] = f"{len(program.only_rows)} recorded sizes"
     return found
 
 

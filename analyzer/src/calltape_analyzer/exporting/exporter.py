@@ -173,7 +173,7 @@ class Exporter:
         if candidate is None or not candidate.attempt.agreed:
             return None
         self._restricted(candidate)
-        return candidate if candidate.program.only is None else None
+        return candidate if candidate.program.only_rows is None else None
 
     def export_call(self, variant: VariantFacts, call: Call) -> Candidate | None:
         """A program traced with the values of one call, for the other side of an ``if``. It asserts

@@ -82,7 +82,7 @@ class Merging:
         begin = time.perf_counter()
         whole = self.exporter.loosened(self._merged(larger, smaller))
         candidate = self.exporter.export(whole, single_size="never", all_or_nothing=True)
-        if candidate is not None and candidate.attempt.ok and candidate.program.only is None:
+        if candidate is not None and candidate.attempt.ok and candidate.program.only_rows is None:
             program, attempt = candidate.program, candidate.attempt
             # If a recorded call needs state that this program loses, programs for single variants
             # may not need it.

@@ -91,14 +91,13 @@ class TraceResult:
         form: the template and the plain form of the result; None before the model returned.
         classes: of the objects in the result, by name.
         returned: the items of the result that are arguments, as of :attr:`Program.returned`.
-        written: the number of each tensor of the result that is an argument, and that of the
-            argument.
+        result_arguments: as :attr:`Program.result_arguments`.
     """
 
     form: tuple[Template, PlainForm] | None = None
     classes: dict[str, type]
     returned: dict[str, str]
-    written: dict[int, int]
+    result_arguments: dict[int, int]
 
 
 class TracedModel(torch.nn.Module):
@@ -174,7 +173,7 @@ class TracedModel(torch.nn.Module):
     def _flattened(self, returned: Any, passed: Mapping[int, int]) -> Any:
         template, tensors, self.result.classes = template_of_result(returned)
         pairs = enumerate(map(id, tensors))
-        self.result.written = {
+        self.result.result_arguments = {
             place: passed[tensor_id] for place, tensor_id in pairs if tensor_id in passed
         }
         symbolic = {
@@ -391,7 +390,7 @@ def trace(
     program.made_by = settings.strategy
     program.all_notes += [notes.EmptyAgrees()] if is_empty_alike else []
     program.returned = traced.result.returned
-    program.written = traced.result.written
+    program.result_arguments = traced.result.result_arguments
     program.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
     _note_trace(program, exported, settings)
     return program

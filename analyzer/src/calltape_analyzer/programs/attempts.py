@@ -332,7 +332,7 @@ def _verdict_on(
     rows = list(variant.rows)[:_MAX_ROWS]
     rejected = constant = 0
     limits: list[Fact] = []
-    single = [one for one in programs if one.is_constant or one.only is not None]
+    single = [one for one in programs if one.is_constant or one.only_rows is not None]
     wide = [one for one in programs if one not in single]
     for row in rows:
         if takes(wide, variant, row):

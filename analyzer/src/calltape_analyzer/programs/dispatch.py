@@ -29,9 +29,9 @@ from calltape_analyzer.text import joined
 __all__ = [
     "CallOrigin",
     "accepting_programs",
+    "accepting_values",
     "no_variant",
     "serve",
-    "taking_values",
 ]
 
 CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
@@ -72,7 +72,7 @@ def accepting_programs(
     return found, reasons
 
 
-def taking_values(
+def accepting_values(
     found: Sequence[Program], call: SortedCall, sample: Sample, reasons: dict[str, Rejection]
 ) -> Iterator[tuple[Program, Sample]]:
     """The programs that accept the values of a call as well, each with the values in its layout.
@@ -115,7 +115,7 @@ def serve(
         Exception: an error of a program that does not concern its inputs.
     """
     found, reasons = accepting_programs(programs, call, ignored)
-    for program, own in taking_values(found, call, sample, reasons):
+    for program, own in accepting_values(found, call, sample, reasons):
         own = own.cloned() if clone else own
         may_spoil = not clone and program is not found[-1] and program.model.has_state
         before = own.cloned() if may_spoil else own
@@ -160,7 +160,7 @@ def no_variant(
             return True, True, 0
         group = program.variant.group
         is_other = program.variant.row_in(call.key, call.row) is None
-        is_narrow = program.is_constant or program.only is not None
+        is_narrow = program.is_constant or program.only_rows is not None
         return is_other, is_narrow, len(set(group.layout.nodes) ^ set(call.layout.nodes))
 
     ordered = sorted(reasons, key=distance)

@@ -28,7 +28,7 @@ from calltape_analyzer.programs.manifest import (
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.saving import check_program, program_parts, signature_of
+from calltape_analyzer.programs.saving import check_program, program_parts, signature_from_document
 from calltape_analyzer.programs.untrusted_files import check_trusted, digest_of, require_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
@@ -112,7 +112,7 @@ def _programs(
     model_of: Callable[[str, Sequence[str]], ExportedModel],
 ) -> Programs:
     index = ClassIndex.of(classes)
-    signature = within_manifest(folder, lambda: signature_of(manifest["signature"]))
+    signature = within_manifest(folder, lambda: signature_from_document(manifest["signature"]))
 
     def made(document: SavedProgram) -> Program:
         variant, plan, result = program_parts(document, signature, index.renamed)
@@ -124,13 +124,13 @@ def _programs(
             document["conditions"],
             index,
             document["device"],
-            None if document["only"] is None else frozenset(document["only"]),
+            None if document["only_rows"] is None else frozenset(document["only_rows"]),
             document["returned"],
             list(document["notes"]),
             document["state"],
             unwritten=document["unwritten"],
-            written=dict(document["written"]),
-            draws=document["draws"],
+            result_arguments=dict(document["result_arguments"]),
+            random_generators=document["random_generators"],
             no_aliases=document["no_aliases"],
             made_by=document["made_by"],
         )

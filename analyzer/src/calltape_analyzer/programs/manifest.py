@@ -1,7 +1,7 @@
 """``manifest.json``: what saved programs say of themselves, and which files belong to them.
 
 It may come from a stranger. Nothing in it is run. Its types and sizes are checked here before
-anything is made from it, and :mod:`saved_program` checks that its parts agree.
+anything is made from it, and :mod:`~calltape_analyzer.programs.saving` checks that its parts agree.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ class SavedProgram(TypedDict):
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
-    written: Annotated[Many[tuple[Place, Place]], Field(max_length=_MAX_LEAVES)]
-    draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
+    result_arguments: Annotated[Many[tuple[Place, Place]], Field(max_length=_MAX_LEAVES)]
+    random_generators: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
     no_aliases: Annotated[frozenset[Place], Field(fail_fast=True)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: SavedLayout
@@ -288,7 +288,7 @@ class SavedProgram(TypedDict):
     key_constants: Packed
     constants: Packed
     rows: Annotated[Rows, Field(min_length=1)]
-    only: Rows | None
+    only_rows: Rows | None
     variant_conditions: Many[_RowCondition]
     conditions: _Conditions
     dimensions: Many[

@@ -70,8 +70,8 @@ class Program:
         conditions: what the trace assumed about sizes.
         classes: the classes that results may be made of.
         device: where its tensors are.
-        only: the sizes that it may serve, if it returned wrong values at others; None for all sizes
-            that it does not reject itself.
+        only_rows: the sizes that it may serve, if it returned wrong values at others; None for all
+            sizes that it does not reject itself.
         returned: the items of the result that are arguments, which the model changes.
         all_notes: its notes and remarks.
         state: the parameters, buffers and attributes of the model that a call changes.
@@ -80,16 +80,16 @@ class Program:
             None if that was not tried.
         unwritten: the arguments, and tensors among them, that the model changes and does not
             return, and that the program does not change. No call of it reproduces the model.
-        written: the number of each tensor of the result that is an argument, and that of the
-            argument. A call gives it back with the values that the program returns, if the runtime
-            cannot write to it.
+        result_arguments: which tensors of the result are arguments: by the number of the tensor,
+            that of the argument. If the runtime cannot write to the argument, a call writes the
+            values that the program returns to it.
         no_aliases: the numbers of the tensors among the arguments that must not be the model's own,
             because the model returns something else then.
         owner: the model, if it is in this process.
         made_by: the strategy that made it; None for a program that calltape did not make.
         traced: the torch program that :attr:`model` was converted from, during an export.
-        draws: the generators that the model draws random numbers from; empty if nothing that was
-            compared depends on them.
+        random_generators: those that the model draws from; empty if nothing that was compared
+            depends on random numbers.
     """
 
     variant: VariantFacts
@@ -99,15 +99,15 @@ class Program:
     conditions: Conditions
     classes: ClassIndex
     device: str = "cpu"
-    only: frozenset[SizeRow] | None = None
+    only_rows: frozenset[SizeRow] | None = None
     returned: dict[str, str] = field(default_factory=dict)
     all_notes: list[Note] = field(default_factory=list)
     state: tuple[str, ...] = ()
     changed_state: set[str] = field(default_factory=set)
     depends: bool | None = None
     unwritten: tuple[str, ...] = ()
-    written: dict[int, int] = field(default_factory=dict)
-    draws: tuple[str, ...] = ()
+    result_arguments: dict[int, int] = field(default_factory=dict)
+    random_generators: tuple[str, ...] = ()
     no_aliases: frozenset[int] = frozenset()
     owner: Any = None
     traced: Any = None
@@ -188,7 +188,7 @@ class Program:
         for number, is_returned in ({} if self.model.has_state else tensors).items():
             # The caller's own object gets the tensors that the program returns.
             if places[number].argument not in returned:
-                lost[str(places[number])] = is_returned and number in self.written.values()
+                lost[str(places[number])] = is_returned and number in self.result_arguments.values()
         for name, is_written_back in lost.items():
             self.note(kinds.Unwritten(name, is_written_back))
         unwritten = [name for name, is_written_back in lost.items() if not is_written_back]
@@ -221,9 +221,9 @@ class Program:
 
     def note_draws(self, generators: Sequence[str]) -> None:
         """Notes that results depend on random numbers, and their generators."""
-        if not self.draws:
-            self.draws = tuple(generators)
-            self.all_notes.append(kinds.Draws(self.draws))
+        if not self.random_generators:
+            self.random_generators = tuple(generators)
+            self.all_notes.append(kinds.Draws(self.random_generators))
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are unknown in this process."""
@@ -282,13 +282,13 @@ class Program:
 
     def _written(self, leaf: FormLeaf, value: Any, sample: Sample) -> Any:
         """An output, or the caller's own tensor with its values, if the model returns that."""
-        if self.model.has_state or leaf.kind != "tensor" or leaf.index not in self.written:
+        if self.model.has_state or leaf.kind != "tensor" or leaf.index not in self.result_arguments:
             return value
         import torch
 
         from calltape_analyzer.model.state import same
 
-        own = sample.tensors[self.written[leaf.index]]
+        own = sample.tensors[self.result_arguments[leaf.index]]
         if not same(value, own):
             with torch.no_grad():
                 own.copy_(value)
@@ -384,7 +384,7 @@ class Program:
         rejection = self.variant.rejects(row)
         if rejection is None and (traced := self.conditions_reject(row, leaves)) is not None:
             rejection = reasons.ByTrace(traced)
-        if rejection is None and self.only is not None and row not in self.only:
+        if rejection is None and self.only_rows is not None and row not in self.only_rows:
             # It is unknown whether it would be right at a size that was not recorded.
             return reasons.Unverified(row in self._rows, self._serves_only)
         return rejection
@@ -396,12 +396,12 @@ class Program:
             rows: these sizes.
             why: the reason to reject all others.
         """
-        self.only = frozenset(rows)
-        self.all_notes.append(kinds.ServesOnly(len(self.only), why))
+        self.only_rows = frozenset(rows)
+        self.all_notes.append(kinds.ServesOnly(len(self.only_rows), why))
 
     @property
     def why_only(self) -> Fact | None:
-        """Why it has :attr:`only`."""
+        """Why it has :attr:`only_rows`."""
         only = self._serves_only
         return None if only is None else only.why
 

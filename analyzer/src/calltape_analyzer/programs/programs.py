@@ -22,7 +22,12 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
 from calltape_analyzer.programs.caller_objects import in_own_objects
-from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve, taking_values
+from calltape_analyzer.programs.dispatch import (
+    accepting_programs,
+    accepting_values,
+    no_variant,
+    serve,
+)
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.runner import ModelReference, ProgramsRunner
@@ -199,7 +204,7 @@ class Programs(Mapping[str, Program], Shown):
         live = LiveCall(args, kwargs, self.sorter)
         placed = live.placed
         found, reasons = accepting_programs(self, placed)
-        for program, own in taking_values(found, placed, live.sample, reasons):
+        for program, own in accepting_values(found, placed, live.sample, reasons):
             return program.name, program.model.named(program.inputs(own))
         raise no_variant("no program is for these arguments", self, placed, reasons, self.missing)
 

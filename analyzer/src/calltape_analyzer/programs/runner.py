@@ -193,9 +193,11 @@ class ProgramRun(Run):
             return verdict.with_error(InState(program.state))
         if verdict.error is None or verdict.agrees:
             return verdict
-        if program.draws:
+        if program.random_generators:
             advice = RandomAdvice.VERIFY_AT_MODEL
-            return verdict.with_error(RandomDiffers(verdict.error, program.draws, advice))
+            return verdict.with_error(
+                RandomDiffers(verdict.error, program.random_generators, advice)
+            )
         return (
             verdict.with_error(MaybeState(verdict.error, program.state))
             if program.state

@@ -56,13 +56,13 @@ from calltape_schema.records import Parameter
 from calltape_schema.tree import decode_structure, encode_structure
 
 __all__ = [
+    "check_destination",
     "check_program",
-    "document_of",
-    "expect_place",
+    "program_document",
     "program_parts",
     "save",
     "signature_document",
-    "signature_of",
+    "signature_from_document",
 ]
 
 _STAGING = ".calltape-saving-"
@@ -102,7 +102,7 @@ def save(
         reason, advice = "these programs are read from it", "name another directory"
         raise UsageError(reason, path=str(folder), advice=advice)
     try:
-        earlier = _earlier(folder)
+        earlier = _earlier_manifest(folder)
         written = partial(_staged, programs, sorter)
         if not os.path.lexists(folder):
             _save_new(written, folder)
@@ -113,7 +113,7 @@ def save(
         raise TapeError("io", reason, path=str(folder)) from None
 
 
-def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
+def check_destination(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Tells before an export whether its programs can be saved in a directory.
 
     Raises:
@@ -122,7 +122,7 @@ def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
     """
     folder = Path(os.path.abspath(directory))
     try:
-        earlier = _earlier(folder)
+        earlier = _earlier_manifest(folder)
     except OSError as error:
         reason = f"cannot read it: {error.strerror or error}"
         raise TapeError("io", reason, path=str(folder)) from None
@@ -130,7 +130,7 @@ def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
         raise TapeError("exists", "programs of an earlier export are there", path=str(folder))
 
 
-def _earlier(folder: Path) -> ProgramsManifest | None:
+def _earlier_manifest(folder: Path) -> ProgramsManifest | None:
     """The manifest of an earlier save; None if there is no directory, or an empty one.
 
     Raises:
@@ -145,16 +145,16 @@ def _earlier(folder: Path) -> ProgramsManifest | None:
     if not names:
         return None
     if MANIFEST not in names:
-        _reject(folder, names, f"it holds files that no {MANIFEST} names")
+        _reject_folder(folder, names, f"it holds files that no {MANIFEST} names")
     try:
         found = read_manifest(folder)
     except TapeError:
-        _reject(folder, [MANIFEST])
+        _reject_folder(folder, [MANIFEST])
     known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
     own = {name for name, _, _ in known}
     others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
     if others:
-        _reject(folder, others)
+        _reject_folder(folder, others)
     return found
 
 
@@ -165,7 +165,7 @@ def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
         return False  # a link, a directory
 
 
-def _reject(
+def _reject_folder(
     folder: Path, names: Sequence[str],
     why: str = "it is not empty, and these are not what calltape saved there",
 ) -> NoReturn:  # fmt: skip
@@ -193,7 +193,7 @@ def _save_new(written: Written, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _staging(folder.parent) as stage:
         manifest = written(stage, taken=())
-        _put(stage, stage, manifest)
+        _put_manifest(stage, stage, manifest)
         # If a directory appeared meanwhile, this replaces it only if it is empty.
         stage.rename(folder)
 
@@ -205,18 +205,18 @@ def _save_over(written: Written, folder: Path, earlier: ProgramsManifest | None)
         new = manifest["files"]
         # If this ends at any moment, the manifest lists all files that are there.
         if earlier:
-            _put(stage, folder, {**earlier, "files": (*old, *new)})
+            _put_manifest(stage, folder, {**earlier, "files": (*old, *new)})
         for found in new:
             os.replace(stage / found["name"], folder / found["name"])
-        _put(stage, folder, {**manifest, "files": (*new, *old)})
+        _put_manifest(stage, folder, {**manifest, "files": (*new, *old)})
         kept = {found["name"] for found in new}
         for found in old:
             if found["name"] not in kept:
                 (folder / found["name"]).unlink(missing_ok=True)
-        _put(stage, folder, manifest)
+        _put_manifest(stage, folder, manifest)
 
 
-def _put(stage: Path, folder: Path, manifest: ProgramsManifest) -> None:
+def _put_manifest(stage: Path, folder: Path, manifest: ProgramsManifest) -> None:
     """Replaces the manifest of a folder, in one step."""
     path = stage / f"{MANIFEST}.new"
     _write_bytes(path, encode_manifest(manifest))
@@ -256,7 +256,7 @@ def _staged(
             reason = f"{file} cannot be saved: {type(error).__name__}: {str(error)[:200]}"
             advice = "torch cannot write this program: use it in the process that exported it"
             raise TapeError("io", reason, advice=advice) from None
-        documents.append(document_of(program, file))
+        documents.append(program_document(program, file))
     # No constants: they come from calls, and the manifest has the ones that a program needs.
     shapes = [findings_of(p.variant).model_dump(exclude={"constants"}) for p in programs.values()]
     _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
@@ -291,13 +291,13 @@ def signature_document(signature: Signature) -> SavedSignature:
     return {"parameters": parameters, "removed": tuple(sorted(signature.removed))}
 
 
-def signature_of(document: SavedSignature) -> Signature:
+def signature_from_document(document: SavedSignature) -> Signature:
     """The signature of :func:`signature_document`."""
     parameters = tuple(map(Parameter.model_validate, document["parameters"]))
     return Signature(parameters, frozenset(document["removed"]))
 
 
-def document_of(program: Program, file: str) -> SavedProgram:
+def program_document(program: Program, file: str) -> SavedProgram:
     """A program as it is saved beside its file, for :func:`program_parts`."""
     variant, group = program.variant, program.variant.group
     template, form = program.result
@@ -309,8 +309,8 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "notes": tuple(program.all_notes),
         "state": program.state,
         "unwritten": program.unwritten,
-        "written": tuple(program.written.items()),
-        "draws": program.draws,
+        "result_arguments": tuple(program.result_arguments.items()),
+        "random_generators": program.random_generators,
         "no_aliases": program.no_aliases,
         "device": program.device,
         "layout": _layout_document(group.layout),
@@ -320,7 +320,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "shared": group.key.shared,
         "constants": group.constants,
         "rows": tuple(variant.rows),
-        "only": None if program.only is None else tuple(program.only),
+        "only_rows": None if program.only_rows is None else tuple(program.only_rows),
         "variant_conditions": variant.conditions,  # type: ignore[typeddict-item]
         "conditions": program.conditions,
         "dimensions": tuple(variant.dimensions.items()),
@@ -350,7 +350,7 @@ def program_parts(
     """Variant, plan and result of a saved program.
 
     Args:
-        document: as :func:`document_of` made it.
+        document: as :func:`program_document` made it.
         signature: of the recorded method.
         renamed: gives the names that classes of arguments have in this process.
 
@@ -495,7 +495,7 @@ def check_program(program: Program) -> None:
     _expect(len(program.plan.template.scalars) == len(group.layout.scalars), "its scalars")
     rows = list(program.variant.rows)
     ranks = [facts.rank for facts in group.facts]
-    for row in [*rows, *(program.only or ())]:
+    for row in [*rows, *(program.only_rows or ())]:
         _expect([len(shape) for shape in row.shapes] == ranks, "the ranks of a row")
         _expect(len(row.ints) == len(group.layout.ints), "the ints of a row")
     for condition in program.variant.conditions:
@@ -507,7 +507,7 @@ def check_program(program: Program) -> None:
     zeros = program.variant.zeros
     for columns in (*zeros.accepted, *zeros.rejected):
         _check_columns(group, columns)
-    for place in (*program.variant.frozen, *program.no_aliases, *program.written.values()):
+    for place in (*program.variant.frozen, *program.no_aliases, *program.result_arguments.values()):
         _expect(place < len(group.layout.tensors), "a tensor")
     for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")

@@ -529,7 +529,7 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         seconds: how long it took to make the program.
         runs: runs the program and the model.
     """
-    if program.only is not None or session.probing.probe == "none":
+    if program.only_rows is not None or session.probing.probe == "none":
         return
     until = time.perf_counter() + session.probing.patience(seconds)
     accepted: dict[frozenset[Column], Verdict] = {}
