@@ -88,8 +88,8 @@ def save(
     read it: the directory has the mode 0700, its files 0600.
 
     Args:
-        programs: in the order in which they are asked for a call.
-        sorter: lays calls out as the programs were made for them.
+        programs: the first that accepts a call serves it.
+        sorter: sorts calls as the export did.
         directory: a new or empty one, or one with an earlier save.
 
     Raises:
@@ -103,18 +103,18 @@ def save(
         raise UsageError(reason, path=str(folder), advice=advice)
     try:
         earlier = _earlier_manifest(folder)
-        written = partial(_staged, programs, sorter)
+        write_files = partial(_write_files, programs, sorter)
         if not os.path.lexists(folder):
-            _save_new(written, folder)
+            _save_new(write_files, folder)
         else:
-            _save_over(written, folder, earlier)
+            _save_over(write_files, folder, earlier)
     except OSError as error:
         reason = f"cannot write it: {error.strerror or error}"
         raise TapeError("io", reason, path=str(folder)) from None
 
 
 def check_destination(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Tells before an export whether its programs can be saved in a directory.
+    """Checks, before an export, that its programs can be saved in a directory.
 
     Raises:
         UsageError: the directory holds something that no save wrote.
@@ -147,22 +147,22 @@ def _earlier_manifest(folder: Path) -> ProgramsManifest | None:
     if MANIFEST not in names:
         _reject_folder(folder, names, f"it holds files that no {MANIFEST} names")
     try:
-        found = read_manifest(folder)
+        manifest = read_manifest(folder)
     except TapeError:
         _reject_folder(folder, [MANIFEST])
-    known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
-    own = {name for name, _, _ in known}
-    others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
+    saved = {(f["name"], f["size"], f["sha256"]) for f in manifest["files"]}
+    saved_names = {name for name, _, _ in saved}
+
+    def was_saved(name: str) -> bool:
+        try:
+            return name in saved_names and (name, *digest_of(folder / name)) in saved
+        except TapeError:
+            return False  # a link, a directory
+
+    others = [name for name in names if name != MANIFEST and not was_saved(name)]
     if others:
         _reject_folder(folder, others)
-    return found
-
-
-def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
-    try:
-        return (path.name, *digest_of(path)) in known
-    except TapeError:
-        return False  # a link, a directory
+    return manifest
 
 
 def _reject_folder(
@@ -185,34 +185,37 @@ def _staging(parent: Path) -> TemporaryFolder:
     return TemporaryFolder(parent / f"{_STAGING}{secrets.token_hex(8)}")
 
 
-Written = Callable[..., ProgramsManifest]
-"""Writes all but the manifest into a folder, and gives the manifest: :func:`_staged`."""
+WriteFiles = Callable[..., ProgramsManifest]
+"""Writes all files but the manifest into a folder, and returns the manifest: :func:`_write_files`
+for certain programs."""
 
 
-def _save_new(written: Written, folder: Path) -> None:
+def _save_new(write_files: WriteFiles, folder: Path) -> None:
+    """Saves into a folder that does not exist."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _staging(folder.parent) as stage:
-        manifest = written(stage, taken=())
+        manifest = write_files(stage, taken=())
         _put_manifest(stage, stage, manifest)
         # If a directory appeared meanwhile, this replaces it only if it is empty.
         stage.rename(folder)
 
 
-def _save_over(written: Written, folder: Path, earlier: ProgramsManifest | None) -> None:
+def _save_over(write_files: WriteFiles, folder: Path, earlier: ProgramsManifest | None) -> None:
+    """Saves into a folder that exists, and removes the files of an earlier save."""
     old = earlier["files"] if earlier else ()
     with _staging(folder) as stage:
-        manifest = written(stage, taken=[found["name"] for found in old])
+        manifest = write_files(stage, taken=[file["name"] for file in old])
         new = manifest["files"]
         # If this ends at any moment, the manifest lists all files that are there.
         if earlier:
             _put_manifest(stage, folder, {**earlier, "files": (*old, *new)})
-        for found in new:
-            os.replace(stage / found["name"], folder / found["name"])
+        for file in new:
+            os.replace(stage / file["name"], folder / file["name"])
         _put_manifest(stage, folder, {**manifest, "files": (*new, *old)})
-        kept = {found["name"] for found in new}
-        for found in old:
-            if found["name"] not in kept:
-                (folder / found["name"]).unlink(missing_ok=True)
+        kept = {file["name"] for file in new}
+        for file in old:
+            if file["name"] not in kept:
+                (folder / file["name"]).unlink(missing_ok=True)
         _put_manifest(stage, folder, manifest)
 
 
@@ -228,26 +231,26 @@ def _write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _staged(
+def _write_files(
     programs: SavedPrograms,
     sorter: CallSorter,
     stage: Path,
     *,
     taken: Sequence[str],
 ) -> ProgramsManifest:
-    """Writes all but the manifest, which it returns.
+    """Writes all files but the manifest, which it returns.
 
     Args:
-        programs, sorter: as :func:`save` has them.
+        programs, sorter: as for :func:`save`.
         stage: the folder to write into.
         taken: names that files of an earlier save have.
     """
-    number = 0
-    while any(_file_name(i, p, number) in taken for i, p in enumerate(programs.values())):
-        number += 1
+    save_number = 0
+    while any(_file_name(i, p, save_number) in taken for i, p in enumerate(programs.values())):
+        save_number += 1
     documents: list[SavedProgram] = []
     for i, program in enumerate(programs.values()):
-        file = _file_name(i, program, number)
+        file = _file_name(i, program, save_number)
         try:
             program.model.save(stage / file)
         except (TapeError, OSError):
@@ -280,9 +283,9 @@ def _staged(
     }
 
 
-def _file_name(place: int, program: Program, number: int) -> str:
+def _file_name(place: int, program: Program, save_number: int) -> str:
     slug = re.sub(r"[^A-Za-z0-9]+", "-", program.name)[:60].strip("-") or "program"
-    return f"{place:02d}-{slug}{f'.{number}' if number else ''}{program.model.suffix}"
+    return f"{place:02d}-{slug}{f'.{save_number}' if save_number else ''}{program.model.suffix}"
 
 
 def signature_document(signature: Signature) -> SavedSignature:
@@ -374,26 +377,26 @@ def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     group = Group(key, layout, tuple(document["constants"]), nowhere)
     # How many calls a row has is not saved: each row counts as one call.
     rows = SizeTable.of((row, Seen(1, nowhere)) for row in document["rows"])
-    made = VariantFacts(group, rows, document["variant_conditions"])
-    made.name = document["name"]
-    made.dimensions = dict(document["dimensions"])
+    variant = VariantFacts(group, rows, document["variant_conditions"])
+    variant.name = document["name"]
+    variant.dimensions = dict(document["dimensions"])
     zeros = document["zeros"]
-    made.zeros = ZeroSizes(frozenset(zeros["accepted"]), dict(zeros["rejected"]))
+    variant.zeros = ZeroSizes(frozenset(zeros["accepted"]), dict(zeros["rejected"]))
     for place, value in document["constant_scalars"]:
-        made.constant_scalars[place] = (*made.constant_scalars.get(place, ()), value)
-    made.open_floats = document["open_floats"]
+        variant.constant_scalars[place] = (*variant.constant_scalars.get(place, ()), value)
+    variant.open_floats = document["open_floats"]
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
-    made.completions = {completion.key: completion for completion in completions}
-    return made
+    variant.completions = {completion.key: completion for completion in completions}
+    return variant
 
 
-def _tensor(dtype: str, values: Any) -> Any:
+def _tensor(dtype_name: str, values: Any) -> Any:
     import torch
 
-    found = vars(torch).get(dtype.removeprefix("torch."))
-    if not isinstance(found, torch.dtype):
-        raise TapeError("invalid", f"{dtype[:80]!r} is not a dtype")
-    return torch.tensor(values, dtype=found)
+    dtype = vars(torch).get(dtype_name.removeprefix("torch."))
+    if not isinstance(dtype, torch.dtype):
+        raise TapeError("invalid", f"{dtype_name[:80]!r} is not a dtype")
+    return torch.tensor(values, dtype=dtype)
 
 
 def _layout_document(layout: ArgumentLayout) -> SavedLayout:
@@ -485,7 +488,7 @@ def _form_of(document: SavedForm) -> PlainForm:
 
 
 def check_program(program: Program) -> None:
-    """Looks up every place that a program names.
+    """Checks that every place that a program names exists.
 
     Raises:
         TapeError: ``invalid`` if parts of the program contradict each other.
@@ -544,18 +547,18 @@ def _check_columns(group: Group, columns: Iterable[Column]) -> None:
 
 
 def _check_completion(group: Group, completion: Completion) -> None:
-    """A completion makes a row of the group, from columns of it that the call has."""
+    """Checks that a completion makes a row of its group from columns that the call has."""
     for parts in (completion.scalars, completion.constants):
         _expect(len(parts) == len(group.layout.scalars), "the scalars of a completion")
     _expect(len(completion.tensors) == len(group.facts), "the tensors of a completion")
     facts = completion.key.facts
-    for place, at in enumerate(completion.tensors):
-        if at is None:
+    for place, source in enumerate(completion.tensors):
+        if source is None:
             _expect(place in completion.missing, "a missing tensor")
             _expect(place in completion.dtypes, "the type of a missing tensor")
         else:
-            _expect(at < len(facts), "a tensor of a completion")
-            _expect(facts[at].rank == group.facts[place].rank, "the rank of a tensor")
+            _expect(source < len(facts), "a tensor of a completion")
+            _expect(facts[source].rank == group.facts[place].rank, "the rank of a tensor")
     for place, sources in completion.missing.items():
         _expect(place < len(group.facts), "a missing tensor")
         _expect(completion.tensors[place] is None, "a missing tensor")
