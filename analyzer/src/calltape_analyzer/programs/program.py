@@ -46,7 +46,7 @@ from calltape_schema.tree import (
 __all__ = ["Program", "constants_of", "unknown_class_in"]
 
 _MAX_SHOWN = 4
-"""Names of a state whose values a note has."""
+"""How many names of lost state have their values in a note."""
 
 
 def _layout(value: Any) -> str | None:
@@ -78,8 +78,8 @@ class Program:
         changed_state: the names in ``state`` that a run of the program changes as well.
         depends: whether later calls of the model depend on state that the program does not change;
             None if that was not tried.
-        unwritten: the arguments, and tensors among them, that the model changes and does not
-            return, and that the program does not change. No call of it reproduces the model.
+        unwritten: the arguments, and tensors among them, that the model changes but does not
+            return, and that the program does not change.
         result_arguments: which tensors of the result are arguments: by the number of the tensor,
             that of the argument. If the runtime cannot write to the argument, a call writes the
             values that the program returns to it.
@@ -274,13 +274,15 @@ class Program:
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
         # A cache that the program fills and returns is the caller's own.
-        own = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
+        callers = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
         return [
-            own[id(value)] if id(value) in own else self._written(leaf, leaf.read(value), sample)
+            callers[id(value)]
+            if id(value) in callers
+            else self._written_back(leaf, leaf.read(value), sample)
             for leaf, value in zip(leaves, returned, strict=True)
         ]
 
-    def _written(self, leaf: FormLeaf, value: Any, sample: Sample) -> Any:
+    def _written_back(self, leaf: FormLeaf, value: Any, sample: Sample) -> Any:
         """An output, or the caller's own tensor with its values, if the model returns that."""
         if self.model.has_state or leaf.kind != "tensor" or leaf.index not in self.result_arguments:
             return value
@@ -288,15 +290,15 @@ class Program:
 
         from calltape_analyzer.model.state import same
 
-        own = sample.tensors[self.result_arguments[leaf.index]]
-        if not same(value, own):
+        argument = sample.tensors[self.result_arguments[leaf.index]]
+        if not same(value, argument):
             with torch.no_grad():
-                own.copy_(value)
-        return own
+                argument.copy_(value)
+        return argument
 
     def value(self, outputs: Sequence[Any]) -> Any:
-        """What the model would return, made of flat outputs. An object of an unknown class is a
-        :class:`~calltape_analyzer.Placeholder`."""
+        """Rebuilds what the model would return from flat outputs. An object of an unknown class
+        becomes a :class:`~calltape_analyzer.Placeholder`."""
         tensors, ints = self._placed(outputs)
         return self.result[0].build(tensors, ints, self.classes, self.device)["output"]
 
@@ -336,19 +338,20 @@ class Program:
         if not self.no_aliases or self.owner is None:
             return None
         named = (*self.owner.named_parameters(), *self.owner.named_buffers())
-        own = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
+        names = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
         for number in sorted(self.no_aliases):
             memory = memory_of(sample.tensors[number])
-            if memory is not None and memory in own:
-                place = self.variant.group.layout.tensors[number]
-                return reasons.SharesMemory(str(place), own[memory])
+            if memory is not None and memory in names:
+                path = self.variant.group.layout.tensors[number]
+                return reasons.SharesMemory(str(path), names[memory])
         return None
 
     def rejects_constants(self, tensor_at: Callable[[int], Any]) -> reasons.OtherValue | None:
-        """The same, of a call whose tensors are read one by one.
+        """Why the program rejects a call because of tensors that are constants of it; None if it
+        does not.
 
         Args:
-            tensor_at: gives a tensor of the layout by its number. One whose value is not known is
+            tensor_at: returns a tensor of the layout by its number. One whose value is not known is
                 not compared.
         """
         if not self.plan.frozen:
@@ -457,19 +460,19 @@ _PLACEHOLDER = name_of(Placeholder)
 
 def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
     """The texts and floats of a call, by argument and path."""
-    every = zip(call.layout.others, call.constants, strict=True)
-    return {(place.argument, place.path): value for place, value in every}
+    pairs = zip(call.layout.others, call.constants, strict=True)
+    return {(path.argument, path.path): value for path, value in pairs}
 
 
 def rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.OtherValue | None:
     """Why a program for certain values rejects a call; None if it accepts it."""
-    given = constants_of(call) if variant.constant_scalars else {}
+    constants = constants_of(call) if variant.constant_scalars else {}
     for i, values in variant.constant_scalars.items():
-        place = variant.group.layout.scalars[i]
-        got = given.get((place.argument, place.path))
+        path = variant.group.layout.scalars[i]
+        got = constants.get((path.argument, path.path))
         if repr(got) not in map(repr, values):
-            shown, own = shown_constant(got), ", ".join(map(shown_constant, values))
-            return reasons.OtherValue(str(place), shown, own if own != shown else None)
+            shown, accepted = shown_constant(got), ", ".join(map(shown_constant, values))
+            return reasons.OtherValue(str(path), shown, accepted if accepted != shown else None)
     return None
 
 
@@ -484,13 +487,13 @@ def unknown_class_in(
         placed: the call.
         classes: the classes that the program was loaded with.
     """
-    theirs = dict(placed.layout.keys)
+    keys_of_call = dict(placed.layout.keys)
     for name, key in group.layout.keys:
-        if name in placed.layout.nodes and theirs[name] != key:
+        if name in placed.layout.nodes and keys_of_call[name] != key:
             node = placed.layout.nodes[name]
-            found = _type_name(node, placed)
-            if found is not None and classes.get(found) is None:
-                return reasons.UnknownClass(name, found, _is_placeholder(node))
+            type_name = _type_name(node, placed)
+            if type_name is not None and classes.get(type_name) is None:
+                return reasons.UnknownClass(name, type_name, _is_placeholder(node))
     return None
 
 
