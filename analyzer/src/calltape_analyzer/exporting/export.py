@@ -20,6 +20,7 @@ from calltape_analyzer.exporting.parts import export_with_parts
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Probe, Probing, Progress, TimeBudget
 from calltape_analyzer.exporting.session.session import Session
+from calltape_analyzer.exporting.tracing import Convert
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.programs.exported_model import require_torch
@@ -132,29 +133,39 @@ def export(
     if parts or drive is not None:
         export_one = partial(export, to=to, options=options, progress=reporter_of(progress))
         return export_with_parts(tape, module, parts, drive, export_one)
-    bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
-    session = Session.of(tape, module, bounds)
+    tolerances = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
+    session = Session.of(tape, module, tolerances)
     _reject_scripted(session.module)
     session.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
     session.probing.seconds = options.attempt_seconds or session.probing.seconds
     session.budget = TimeBudget(options.max_seconds, reporter_of(progress))
     exporter = Exporter(session, seconds=options.attempt_seconds)
     if to == "onnx":
-        try:
-            from calltape_analyzer.exporting.onnx.conversion import to_onnx
-        except ImportError as error:
-            raise UsageError(
-                f"an export to ONNX needs {error.name}, which is not installed",
-                advice=to_install("onnx"),
-            ) from None
-        exporter.convert = partial(to_onnx, options=options.exporter)
+        exporter.convert = _onnx_converter(options.exporter)
     else:
         exporter.options = dict(options.exporter)
     with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
 
 
+def _onnx_converter(exporter_options: Mapping[str, Any]) -> Convert:
+    """The conversion to ONNX, with options for ``torch.onnx.export``.
+
+    Raises:
+        UsageError: a package that it needs is not installed.
+    """
+    try:
+        from calltape_analyzer.exporting.onnx.conversion import to_onnx
+    except ImportError as error:
+        raise UsageError(
+            f"an export to ONNX needs {error.name}, which is not installed",
+            advice=to_install("onnx"),
+        ) from None
+    return partial(to_onnx, options=exporter_options)
+
+
 def _reject_scripted(module: torch.nn.Module) -> None:
+    """Raises ExportError if the model is, or contains, a TorchScript module."""
     for name, part in module.named_modules():
         if isinstance(part, ScriptModule):
             what = f"{name}, a part of the model," if name else "the model"
@@ -166,26 +177,21 @@ def _reject_scripted(module: torch.nn.Module) -> None:
 
 
 def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
+    """Searches for the programs of a tape.
+
+    Args:
+        tape: the calls.
+        exporter: tries to make a program for a variant.
+        merging: whether one program may serve a prefill and its decode steps.
+
+    Raises:
+        ExportError: there are none.
+    """
     search = ProgramSearch(tape, exporter)
     with _without_warnings():
         search.run(merging=merging)
     if not search.programs:
-        reasons = "; ".join(_reasons(search))
-        # The mode of the model may be the reason only if the model, or a trace of it, ran.
-        was_traced = any(
-            one.strategy is not Strategy.NOT_TRACED
-            and not stopped_by(one.error, ErrorKind.OF_CALLTAPE)
-            for one in exporter.attempts
-        )
-        hint = ""
-        if True in exporter.session.sorter.training_modes and was_traced:
-            hint = "; the calls were recorded in training mode: record a model after eval()"
-        if tape.removed:  # the likelier cause
-            hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
-        elif tape.target is not None and tape.target.outside and was_traced:
-            hint = f"; {outside_words(tape.target.outside)}"
-        error = f"nothing could be exported: {reasons}{hint}"
-        raise ExportError(error, exporter.attempts, missing=search.missing)
+        raise _no_programs(tape, search)
     for program in search.programs:
         if program.plan.context.training:
             program.note(TracedInTraining())
@@ -204,14 +210,33 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     )
 
 
-def _reasons(search: ProgramSearch) -> Iterator[str]:
-    """Why each variant has no program. Variants that cannot be traced are listed together."""
+def _no_programs(tape: Tape, search: ProgramSearch) -> ExportError:
+    """The error that no variant has a program, with the likely cause."""
+    exporter = search.exporter
+    # Variants that cannot be traced are listed together.
     alike = [name for name in search.missing if name in search.untraceable][1:]
-    for name, why in search.missing.items():
-        if name not in alike:
-            yield f"{name}: {str(why).rstrip('.')}"
+    reasons = [
+        f"{name}: {str(why).rstrip('.')}"
+        for name, why in search.missing.items()
+        if name not in alike
+    ]
     if alike:
-        yield f"and likewise {some_of(alike, 5)}"
+        reasons.append(f"and likewise {some_of(alike, 5)}")
+    # The mode of the model may be the reason only if the model, or a trace of it, ran.
+    was_traced = any(
+        attempt.strategy is not Strategy.NOT_TRACED
+        and not stopped_by(attempt.error, ErrorKind.OF_CALLTAPE)
+        for attempt in exporter.attempts
+    )
+    hint = ""
+    if True in exporter.session.sorter.training_modes and was_traced:
+        hint = "; the calls were recorded in training mode: record a model after eval()"
+    if tape.removed:  # the likelier cause
+        hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
+    elif tape.target is not None and tape.target.outside and was_traced:
+        hint = f"; {outside_words(tape.target.outside)}"
+    error = f"nothing could be exported: {'; '.join(reasons)}{hint}"
+    return ExportError(error, exporter.attempts, missing=search.missing)
 
 
 _WARNING_LOGGERS = (

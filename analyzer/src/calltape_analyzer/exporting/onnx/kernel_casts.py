@@ -1,9 +1,9 @@
-"""Casts around operators that ONNX Runtime has not for a dtype.
+"""Casts around operators that ONNX Runtime lacks for a dtype.
 
-The runtime's kernels for the CPU take some of the dtypes that ONNX allows: there is no ``Where`` of
-booleans and no ``Gemm`` of bfloat16, and a session of a model with one is refused. Such an operator
-gets a dtype here that holds every value of its own, and its result gets its own dtype back. The
-runtime itself says what it takes.
+The runtime's kernels for the CPU take only some of the dtypes that ONNX allows: there is no
+``Where`` of booleans and no ``Gemm`` of bfloat16, and the runtime rejects a model that has one.
+Here the inputs of such an operator are cast to a wider dtype, and its results are cast back. The
+runtime itself tells which dtypes it takes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cast_for_kernels(model: Any) -> None:
 
 
 def _round_once(node: Any) -> None:
-    """Leaves out the casts between two nodes that are one operator of torch: a linear layer of
+    """Removes the casts between two nodes that come from one operator of torch: a linear layer of
     bfloat16 adds its bias before it rounds."""
     for place, value in enumerate(node.inputs):
         if value is None:
@@ -80,13 +80,13 @@ def _is_own_cast(node: Any) -> bool:
 
 
 def _operator(node: Any) -> str | None:
-    """The operator of torch that a node is of, in torch.onnx's words; None if it is of none."""
+    """The operator of torch that a node comes from, as torch.onnx notes it; None if unknown."""
     return None if node is None else node.metadata_props.get("pkg.torch.onnx.fx_node")
 
 
 def _unite(node: Any, schema: Any) -> None:
-    """Gives inputs of one type parameter one dtype. Under autocast torch normalizes half precision
-    with weights of float32: it computes in the wider dtype, and returns the narrower one."""
+    """Casts inputs that share a type parameter to one dtype. Under autocast torch normalizes half
+    precision with weights of float32: it computes in the wider dtype and returns the narrower."""
     parameters = _parameters(schema.inputs, len(node.inputs))
     known = [(i, v, p) for i, (v, p) in enumerate(zip(node.inputs, parameters, strict=True)) if v]
     for parameter in dict.fromkeys(parameters):
