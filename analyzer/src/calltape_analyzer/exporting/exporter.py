@@ -102,7 +102,7 @@ class Exporter:
     def export(
         self,
         variant: VariantFacts,
-        wanted: Sequence[SizeRow] | None = None,
+        unserved: Sequence[SizeRow] | None = None,
         *,
         single_size: SingleSize = "last",
         all_or_nothing: bool = False,
@@ -111,26 +111,26 @@ class Exporter:
 
         Args:
             variant: what to export.
-            wanted: rows that have no program yet, to trace from; all by default.
+            unserved: rows that have no program yet, to trace from; all by default.
             single_size: when a program for a single recorded size is tried.
             all_or_nothing: whether a program that fails at one recorded size is useless.
         """
         best: Candidate | None = None
-        for trial in self._trials(variant, wanted, single_size):
+        for trial in self._trials(variant, unserved, single_size):
             settings = trial.settings
-            serves_some = best is not None and best.served(wanted)
+            serves_some = best is not None and best.served(unserved)
             if self.session.budget.is_spent or (serves_some and settings.narrow):
                 break
-            around = sizings_of_batch(variant) if settings.batch else []
-            candidate = self._try(variant, trial, around, all_or_nothing=all_or_nothing)
+            target_sizings = sizings_of_batch(variant) if settings.batch else []
+            candidate = self._try(variant, trial, target_sizings, all_or_nothing=all_or_nothing)
             if self._is_rejected(variant, trial, candidate) or candidate is None:
                 continue
-            if settings.narrow and candidate.served(wanted):
+            if settings.narrow and candidate.served(unserved):
                 self._narrow[variant.group.key] = settings.narrow
-            if best is None or candidate.score(wanted) > best.score(wanted):
+            if best is None or candidate.score(unserved) > best.score(unserved):
                 best = candidate
             # Earlier programs serve what a program rejects.
-            serves_all = wanted is not None and best.served(wanted) == len(wanted)
+            serves_all = unserved is not None and best.served(unserved) == len(unserved)
             is_enough = best.attempt.perfect or (serves_all and not best.attempt.wrong)
             if is_enough or (all_or_nothing and "wrong" in candidate.attempt.rows.values()):
                 break
@@ -197,17 +197,17 @@ class Exporter:
         return candidate
 
     def _trials(
-        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, single_size: SingleSize
+        self, variant: VariantFacts, unserved: Sequence[SizeRow] | None, single_size: SingleSize
     ) -> Iterator[_Trial]:
         """All trials. The last two are narrow: only first dimensions are open, or no dimension is.
         :meth:`export` skips them if an earlier trial gave a program for a wanted row. If one row of
         a group needed a narrow trial, only narrow ones are tried for its other rows."""
         narrow = self._narrow.get(variant.group.key)
         if single_size != "only" and narrow is None:
-            yield from self._open_trials(variant, wanted)
+            yield from self._open_trials(variant, unserved)
         if single_size == "never":
             return
-        recorded = sizings_for_tracing(variant, wanted)[-1]
+        recorded = sizings_for_tracing(variant, unserved)[-1]
         batch = sizing_of_batch(variant, recorded.row) if narrow != "static" else None
         if batch is not None and single_size != "only":
             sample = self.session.sample(variant, batch)
@@ -219,11 +219,11 @@ class Exporter:
         yield _Trial(SETTINGS[Strategy.ONE_SIZE], sampled, sample)
 
     def _open_trials(
-        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
+        self, variant: VariantFacts, unserved: Sequence[SizeRow] | None
     ) -> Iterator[_Trial]:
         """Trials with all dynamic sizes open, the most promising first."""
         accepted: list[tuple[Sampled, Sample]] = []
-        for sizing in sizings_for_tracing(variant, wanted):
+        for sizing in sizings_for_tracing(variant, unserved):
             if variant.group.key in self._slow:
                 return
             arguments = self._sampled(variant, sizing), self.session.sample(variant, sizing)
@@ -354,7 +354,7 @@ class Exporter:
         self,
         variant: VariantFacts,
         trial: _Trial,
-        around: Sequence[Sizing] = (),
+        target_sizings: Sequence[Sizing] = (),
         *,
         all_or_nothing: bool = False,
     ) -> Candidate | None:
@@ -363,7 +363,7 @@ class Exporter:
         Args:
             variant: what is exported.
             trial: what to trace.
-            around: as for :func:`verify`.
+            target_sizings: as for :func:`verify`.
             all_or_nothing: as for :func:`verify`.
 
         Returns:
@@ -401,7 +401,7 @@ class Exporter:
                 session,
                 program,
                 attempt,
-                around,
+                target_sizings,
                 begin=begin,
                 all_or_nothing=all_or_nothing,
                 narrow=narrow,

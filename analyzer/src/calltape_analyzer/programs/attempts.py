@@ -187,23 +187,23 @@ class Candidate:
     attempt: Attempt
     program: Program
 
-    def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
+    def score(self, unserved: Collection[SizeRow] | None = None) -> tuple[int, ...]:
         """A key to compare candidates; the greatest is best. The number of sizes without a program
         that it reproduces counts first, because a better copy of another program is useless. How
         many sizes were probed depends on the time that was left, so the failures count instead.
 
         Args:
-            wanted: the recorded sizes that have no program yet; None for all.
+            unserved: the recorded sizes that have no program yet; None for all.
         """
         attempt, failures = self.attempt, self.attempt.probed - self.attempt.agreed
         unseen = (attempt.agreed > 0, -failures, not attempt.by_values, attempt.agreed)
-        return (self.served(wanted), attempt.ok, attempt.reproduced, -attempt.wrong, *unseen)
+        return (self.served(unserved), attempt.ok, attempt.reproduced, -attempt.wrong, *unseen)
 
-    def served(self, wanted: Collection[SizeRow] | None = None) -> int:
+    def served(self, rows: Collection[SizeRow] | None = None) -> int:
         """How many of some recorded sizes were reproduced; of all by default."""
-        if wanted is None:
+        if rows is None:
             return self.attempt.reproduced
-        return sum(self.serves(row) for row in wanted)
+        return sum(self.serves(row) for row in rows)
 
     def serves(self, row: SizeRow) -> bool:
         """Whether a recorded size was reproduced. If there are very many, only some are run, and

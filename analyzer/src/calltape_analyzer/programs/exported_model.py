@@ -234,8 +234,8 @@ def require_torch() -> None:
     """
     import torch
 
-    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    if found is not None and (int(found[1]), int(found[2])) < NEEDED:
+    version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if version is not None and (int(version[1]), int(version[2])) < NEEDED:
         needed = ".".join(map(str, NEEDED))
         raise UsageError(
             f"torch {torch.__version__} is installed, and exported programs need {needed} or "

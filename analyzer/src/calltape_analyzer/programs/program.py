@@ -159,13 +159,13 @@ class Program:
         Args:
             values: by name, the values at the export, in words; empty for long values.
         """
-        known = tuple(sorted({*self.state, *values}))
-        if known == self.state and not values:
+        names = tuple(sorted({*self.state, *values}))
+        if names == self.state and not values:
             return
-        self.state = known
+        self.state = names
         lost = self.lost
-        kept = tuple(name for name in self.state if name not in lost)
-        notes: list[Note] = [kinds.StateKept(kept)] if kept else []
+        kept_names = tuple(name for name in self.state if name not in lost)
+        notes: list[Note] = [kinds.StateKept(kept_names)] if kept_names else []
         if lost:
             shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
             notes.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
@@ -359,12 +359,12 @@ class Program:
         import torch
 
         for place, value in self.plan.frozen.items():
-            given = tensor_at(place)
-            if isinstance(given, Placeholder) or given.device.type == "meta":
+            tensor = tensor_at(place)
+            if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
                 continue
-            if not torch.equal(given.cpu(), value.cpu()):
+            if not torch.equal(tensor.cpu(), value.cpu()):
                 name = self.variant.group.layout.tensors[place]
-                return reasons.OtherValue(str(name), str(given.tolist()), str(value.tolist()))
+                return reasons.OtherValue(str(name), str(tensor.tolist()), str(value.tolist()))
         return None
 
     def rejects_call(self, placed: SortedCall) -> Rejection | None:

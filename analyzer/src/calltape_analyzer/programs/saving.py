@@ -212,9 +212,9 @@ def _save_over(write_files: WriteFiles, folder: Path, earlier: ProgramsManifest 
         for file in new:
             os.replace(stage / file["name"], folder / file["name"])
         _put_manifest(stage, folder, {**manifest, "files": (*new, *old)})
-        kept = {file["name"] for file in new}
+        new_names = {file["name"] for file in new}
         for file in old:
-            if file["name"] not in kept:
+            if file["name"] not in new_names:
                 (folder / file["name"]).unlink(missing_ok=True)
         _put_manifest(stage, folder, manifest)
 
@@ -361,7 +361,9 @@ def program_parts(
         TapeError: the document is damaged.
     """
     variant = _variant_of(document, renamed)
-    variant.frozen = {place: _tensor(*rest) for place, *rest in document["frozen"]}
+    variant.frozen = {
+        place: _tensor(*dtype_and_values) for place, *dtype_and_values in document["frozen"]
+    }
     plan = Plan.of(variant, Sample([], list(document["scalars"])), signature)
     result = document["result"]
     layout = _layout_of(result["layout"])

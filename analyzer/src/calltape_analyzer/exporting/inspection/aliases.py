@@ -64,7 +64,7 @@ def aliases_read(
         variants: whose recorded calls run. Of many, only the first ones.
         seconds: how long the runs of one variant may take.
     """
-    found = ModelAliases({}, {})
+    aliases = ModelAliases({}, {})
     # A buffer may hold values that are invalid as the argument: a kernel may end the process.
     for variant in variants[:_MAX_VARIANTS] if may_fork(session.device) else ():
         probe = _AliasProbe.of(session, variant, session.find(variant.rows.first))
@@ -73,23 +73,23 @@ def aliases_read(
         matter, recorded = session.answer(
             partial(_aliases_in, session, variant, probe), seconds
         ) or ({}, {})
-        found.matter.update(matter)
-        found.recorded.update(recorded)
-    return found
+        aliases.matter.update(matter)
+        aliases.recorded.update(recorded)
+    return aliases
 
 
 def _aliases_in(session: Session, variant: VariantFacts, first: _AliasProbe) -> ModelAliases:
     tried = islice(first.pairs(), _MAX_PAIRS)
     pairs = list(dict.fromkeys(pair for pair, own in tried if first.matters(pair, own)))
     places = variant.group.layout.tensors
-    found = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
+    aliases = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
     for _, seen in variant.rows.items()[:_MAX_CALLS] if pairs else ():
         call = session.find(seen.first)
         probe = _AliasProbe.of(session, variant, call)
         for pair in pairs if probe is not None else ():
             if probe is not None and probe.is_recorded(pair, call):
-                found.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
-    return found
+                aliases.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
+    return aliases
 
 
 class _AliasProbe:

@@ -83,9 +83,9 @@ def why_untraceable(variant: VariantFacts, call: Call) -> Untraceable | None:
         return Untraceable(UntraceableKind.SPARSE, tuple(sparse), layouts_of)
     outputs = call.record.outputs
     places = () if outputs is None else nested_places(outputs.spec().root, "outputs")
-    made = [path for _, path in places]
-    if made:
-        return Untraceable(UntraceableKind.RETURNS_NESTED, tuple(made))
+    returned_nested = [path for _, path in places]
+    if returned_nested:
+        return Untraceable(UntraceableKind.RETURNS_NESTED, tuple(returned_nested))
     return None
 
 
@@ -109,8 +109,8 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
     for _, seen in islice(variant.rows.items(), rows):
         observed = session.observation(seen.first)
         is_complete = observed is not None and observed.queries is not None
-        known = observed.generators if observed is not None and is_complete else None
-        if known is not None and set(known) <= {"torch"}:
+        generators = observed.generators if observed is not None and is_complete else None
+        if generators is not None and set(generators) <= {"torch"}:
             continue
         plan, sample = session.planned(variant, seen.first)
         moved: Sequence[str] = ()
@@ -179,12 +179,12 @@ def queried_facts(target: Any, method: str = "forward") -> list[QueriedFact]:
         target: the model.
         method: its method that is called.
     """
-    found: dict[str, QueriedFact] = {}
+    facts: dict[str, QueriedFact] = {}
     for function in _reached(target, method):
         for fact in _queries_in(function.__code__, function.__globals__):
-            known = found.setdefault(fact.name, fact)
-            found[fact.name] = min(known, fact)
-    return sorted(found.values(), key=lambda fact: (fact.file, fact.line))
+            first = facts.setdefault(fact.name, fact)
+            facts[fact.name] = min(first, fact)
+    return sorted(facts.values(), key=lambda fact: (fact.file, fact.line))
 
 
 def _reached(target: Any, method: str) -> Iterator[FunctionType]:
@@ -195,11 +195,11 @@ def _reached(target: Any, method: str) -> Iterator[FunctionType]:
     by_name = _values_by_name(target, parts)
     waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]
     waiting += [one for name in (method, *_CALLED) for one in by_name.pop(name, ())]
-    known: set[int] = set()
+    seen: set[int] = set()
     while waiting:
         function = _function_of(waiting.pop())
-        if function is not None and id(function) not in known:
-            known.add(id(function))
+        if function is not None and id(function) not in seen:
+            seen.add(id(function))
             yield function
             waiting += functions_held_by(function)
             names = names_in(function.__code__)
@@ -215,12 +215,12 @@ def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
         owners[id(module)] = module
         kinds = (one for one in list(vars(module).values()) if isinstance(one, type))
         owners.update({id(kind): kind for kind in kinds if not issubclass(kind, Module)})
-    found: dict[str, list[Any]] = defaultdict(list)
+    values: dict[str, list[Any]] = defaultdict(list)
     for owner in owners.values():
         for name, value in list(vars(owner).items()) if _is_own(owner) else ():
             if name in _CALLED or not name.startswith("__"):  # super().__init__() names all of them
-                found[name].append(value)
-    return found
+                values[name].append(value)
+    return values
 
 
 def _function_of(value: Any) -> FunctionType | None:
@@ -299,12 +299,12 @@ def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
 
 def _read_by(nodes: Sequence[Any]) -> set[Any]:
     """The nodes, and all nodes whose values they depend on."""
-    found, waiting = set(nodes), list(nodes)
+    read, waiting = set(nodes), list(nodes)
     while waiting:
         node = waiting.pop()
         is_of_sizes = node.op == "call_function" and any(w in str(node.target) for w in _OF_SIZES)
         for before in () if is_of_sizes else node.all_input_nodes:
-            if before not in found:
-                found.add(before)
+            if before not in read:
+                read.add(before)
                 waiting.append(before)
-    return found
+    return read

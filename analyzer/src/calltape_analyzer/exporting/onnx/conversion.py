@@ -349,14 +349,14 @@ def _name_values(graph: Any, values: Any, names: list[str]) -> None:
     inputs = {id(value) for value in graph.inputs}
     for value in values:
         value.name = f"calltape.{value.name}"  # so that none has the new name of another
-    taken = {value.name: value for node in graph.all_nodes() for value in node.outputs}
-    taken |= {value.name: value for value in graph.inputs}
+    values_by_name = {value.name: value for node in graph.all_nodes() for value in node.outputs}
+    values_by_name |= {value.name: value for value in graph.inputs}
     for value, name in zip(values, names, strict=True):
         if id(value) in inputs and values is not graph.inputs:
             # An input that is returned as it is keeps its name as an input.
             value.name = value.name.removeprefix("calltape.")
             continue
-        other = taken.get(name)
+        other = values_by_name.get(name)
         if other is not None and id(other) not in renamed:
             other.name = f"{name}.inner"
         initial = graph.initializers.pop(name, None)

@@ -64,10 +64,10 @@ def _round_once(node: Any) -> None:
         narrow = wide.inputs[0].producer() if wide is not None and _is_own_cast(wide) else None
         if narrow is None or not _is_own_cast(narrow):
             continue
-        made = narrow.inputs[0]
-        is_one = _operator(made.producer()) == _operator(node) is not None
-        if is_one and made.dtype == value.dtype and _name(made.dtype) in _FLOATS:
-            node.replace_input_with(place, made)
+        unrounded = narrow.inputs[0]
+        is_one = _operator(unrounded.producer()) == _operator(node) is not None
+        if is_one and unrounded.dtype == value.dtype and _name(unrounded.dtype) in _FLOATS:
+            node.replace_input_with(place, unrounded)
             casts: list[Any] = [wide, narrow]
             for cast in casts:
                 if not cast.outputs[0].uses() and not cast.outputs[0].is_graph_output():
@@ -113,10 +113,10 @@ def _cast_around(node: Any, version: int) -> None:
     bound = _bound(node, schema)
     if bound is None or any(_takes(kernel, bound) for kernel in kernels):
         return
-    wanted = next((w for w in _widened(bound) if any(_takes(k, w) for k in kernels)), None)
-    if wanted is None:
+    wider = next((w for w in _widened(bound) if any(_takes(k, w) for k in kernels)), None)
+    if wider is None:
         return
-    changed = {name: kind for name, kind in wanted.items() if kind != bound[name]}
+    changed = {name: kind for name, kind in wider.items() if kind != bound[name]}
     for place, parameter in enumerate(_parameters(schema.inputs, len(node.inputs))):
         if parameter in changed and node.inputs[place] is not None:
             _cast_input(node, place, changed[parameter])
@@ -127,7 +127,7 @@ def _cast_around(node: Any, version: int) -> None:
 
 def _bound(node: Any, schema: Any) -> dict[str, str] | None:
     """The dtypes of an operator's type parameters, by name; None if one is not known."""
-    found: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
     parameters = _parameters(schema.inputs, len(node.inputs))
     for value, parameter in zip(node.inputs, parameters, strict=True):
         if value is None:
@@ -137,8 +137,8 @@ def _bound(node: Any, schema: Any) -> dict[str, str] | None:
             dtype = value.const_value.dtype
         if dtype is None:
             return None
-        found.setdefault(parameter, _name(dtype))
-    return found
+        dtypes.setdefault(parameter, _name(dtype))
+    return dtypes
 
 
 def _parameters(formal: Any, count: int) -> list[str]:
@@ -181,11 +181,11 @@ def _cast_output(node: Any, place: int, own: str, kind: str) -> None:
 
 
 def _cast(value: Any, dtype: Any, name: str) -> Any:
-    made = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
-    made.outputs[0].dtype = dtype
-    made.outputs[0].shape = value.shape
-    made.outputs[0].name = name
-    return made
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
+    cast.outputs[0].dtype = dtype
+    cast.outputs[0].shape = value.shape
+    cast.outputs[0].name = name
+    return cast
 
 
 def _name(dtype: Any) -> str:
@@ -203,11 +203,11 @@ def _kernels() -> Mapping[str, tuple[tuple[int, int, Types], ...]]:
     for; none if ONNX Runtime does not tell."""
     try:
         state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-        every = state.get_all_opkernel_def()
+        definitions = state.get_all_opkernel_def()
     except (ImportError, AttributeError):
         return {}
-    found: dict[str, tuple[tuple[int, int, Types], ...]] = {}
-    for one in every:
+    kernels: dict[str, tuple[tuple[int, int, Types], ...]] = {}
+    for one in definitions:
         if one.provider != "CPUExecutionProvider" or one.domain not in ("", "ai.onnx"):
             continue
         first, last = one.version_range
@@ -215,8 +215,8 @@ def _kernels() -> Mapping[str, tuple[tuple[int, int, Types], ...]]:
             name: frozenset(kind.removeprefix("tensor(").removesuffix(")") for kind in kinds)
             for name, kinds in one.type_constraints.items()
         }
-        found[one.op_name] = (*found.get(one.op_name, ()), (first, last, types))
-    return found
+        kernels[one.op_name] = (*kernels.get(one.op_name, ()), (first, last, types))
+    return kernels
 
 
 @cache

@@ -84,17 +84,18 @@ def _reject(node: Node) -> None:
     if node.target is torch.ops.aten._assert_scalar.default:
         reject_floats(node)
     namespace, _, name = str(node.target).partition(".")
-    found = _OPERATORS.get(name.partition(".")[0]) if namespace == "aten" else None
-    if found is not None and found.applies(node.args):
+    untranslated = _OPERATORS.get(name.partition(".")[0]) if namespace == "aten" else None
+    if untranslated is not None and untranslated.applies(node.args):
         raise UntranslatedError(
-            f"{found.called} has no ONNX translation ({found.instead}, or export to torch)"
+            f"{untranslated.called} has no ONNX translation "
+            f"({untranslated.instead}, or export to torch)"
         )
 
 
 def reject_floats(assertion: Node) -> None:
     """Rejects an assertion about floats. torch.onnx (2.15) compares float32, in which 0.2 is more
     than Python's 0.2. Floats that are converted to ints as they are read are exact."""
-    waiting, known = [assertion], {assertion}
+    waiting, visited = [assertion], {assertion}
     while waiting:
         for node in waiting.pop().all_input_nodes:
             value = node.meta.get("val")
@@ -106,9 +107,9 @@ def reject_floats(assertion: Node) -> None:
                     f"{place}"
                 )
             is_number = isinstance(value, torch.SymInt | torch.SymBool)
-            if is_number and node not in known and not _is_read_as_int(node):
+            if is_number and node not in visited and not _is_read_as_int(node):
                 waiting.append(node)
-                known.add(node)
+                visited.add(node)
 
 
 _READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}

@@ -121,15 +121,15 @@ class ObservedCall:
 
 def _functions(names: Collection[str]) -> dict[Any, str]:
     """The functions that torch reports to a mode, with their names."""
-    found: dict[Any, str] = {}
+    functions: dict[Any, str] = {}
     for owner in (torch.Tensor, torch):
         for name in names:
             value: Any = getattr(owner, name, None)
             if callable(value):
-                found[value] = name
+                functions[value] = name
             elif hasattr(value, "__get__"):  # a property
-                found[value.__get__] = name
-    return found
+                functions[value.__get__] = name
+    return functions
 
 
 _QUERIES = _functions((LAYOUT | MODES) - {"written", "operator", *_MODE_FUNCTIONS})
@@ -176,7 +176,7 @@ class QueryWatcher(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         name = _QUERIES.get(func)
         if name is not None:
             if not (
@@ -187,9 +187,9 @@ class QueryWatcher(TorchFunctionMode):
             namespace = getattr(func, "namespace", None) or str(func).partition(".")[0]
             if namespace not in _OF_TORCH:
                 self._queries.add("operator")
-        if isinstance(given.get("generator"), torch.Generator):
-            self._generators.append(weakref.ref(given["generator"]))
-        return func(*args, **given)
+        if isinstance(keywords.get("generator"), torch.Generator):
+            self._generators.append(weakref.ref(keywords["generator"]))
+        return func(*args, **keywords)
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -214,14 +214,14 @@ class _WriteWatcher(_OperatorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         places, names = written_by(func)
         written = [args[i] for i in places if i < len(args)]
-        written += [given[name] for name in names if name in given]
+        written += [keywords[name] for name in names if name in keywords]
         tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
         if any(storage_of(one) not in self._own for one in tensors):
             self._report("written")
-        return func(*args, **given)
+        return func(*args, **keywords)
 
 
 def hides_queries(module: torch.nn.Module) -> bool:

@@ -93,7 +93,7 @@ def verify(
     session: Session,
     program: Program,
     attempt: Attempt,
-    around: Sequence[Sizing],
+    target_sizings: Sequence[Sizing],
     *,
     begin: float,
     all_or_nothing: bool = False,
@@ -106,11 +106,11 @@ def verify(
         session: has the model.
         program: what the attempt made.
         attempt: is filled in.
-        around: unrecorded sizes that the program was made for.
+        target_sizings: unrecorded sizes that the program was made for.
         begin: when the attempt began, by :func:`time.perf_counter`.
         all_or_nothing: whether a program that fails at one recorded size is useless, so that it
             need not run any further.
-        narrow: whether it accepts only recorded sizes and those of ``around``.
+        narrow: whether it accepts only recorded sizes and those of ``target_sizings``.
     """
     session.note_effects(program)
     _verify_recorded(session, program, attempt, all_or_nothing=all_or_nothing)
@@ -120,9 +120,9 @@ def verify(
         program.note_views(effects.views)
     program.note_state(session.state)
     has_failed = all_or_nothing and not attempt.ok
-    if not has_failed and (attempt.reproduced or around):
+    if not has_failed and (attempt.reproduced or target_sizings):
         patience = session.probing.patience(time.perf_counter() - begin)
-        _verify_unseen(session, program, attempt, around, patience=patience, narrow=narrow)
+        _verify_unseen(session, program, attempt, target_sizings, patience=patience, narrow=narrow)
 
 
 def _verify_recorded(
@@ -160,7 +160,7 @@ def _verify_unseen(
     session: Session,
     program: Program,
     attempt: Attempt,
-    around: Sequence[Sizing],
+    target_sizings: Sequence[Sizing],
     *,
     patience: float,
     narrow: bool,
@@ -171,9 +171,9 @@ def _verify_unseen(
         session: has the model.
         program: what the attempt made.
         attempt: is filled in.
-        around: unrecorded sizes that the program was made for.
+        target_sizings: unrecorded sizes that the program was made for.
         patience: how many seconds all of these runs may take.
-        narrow: whether only the sizes of ``around`` run.
+        narrow: whether only the sizes of ``target_sizings`` run.
     """
     variant, probing = program.variant, session.probing
     until = time.perf_counter() + patience
@@ -189,7 +189,7 @@ def _verify_unseen(
                 else:
                     _probe(session, program, attempt, sizing, runs)
 
-    sizings = probing.sizings(variant, around, narrow=narrow)
+    sizings = probing.sizings(variant, target_sizings, narrow=narrow)
     probe_all(sizings)
     if sizings and not attempt.probed and not narrow:
         probe_all(probing.cheaper(variant))
@@ -539,7 +539,7 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         columns = frozenset(program.variant.new_zeros(row))
         if not columns or program.conditions_reject(row) is not None:
             continue
-        left = session.budget.within(until - time.perf_counter())
+        remaining = session.budget.within(until - time.perf_counter())
         if time.perf_counter() > until or session.budget.is_spent:
             rejected[columns] = Because(Why.NO_TIME)
             continue
@@ -552,7 +552,7 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         if reason is not None:
             rejected[columns] = NotTried(reason)
             continue
-        ran = runs.at(sizing, min(left, session.probing.seconds))
+        ran = runs.at(sizing, min(remaining, session.probing.seconds))
         why = _why_rejected(ran)
         if why is not None:
             rejected[columns] = why

@@ -39,8 +39,8 @@ def cached_functions(module: torch.nn.Module) -> Iterator[None]:
         for owner, name, cached in _found(module):
             before = vars(owner)[name]
             passing = _passing(cached, memories)
-            made = staticmethod(passing) if isinstance(before, staticmethod) else passing
-            setattr(owner, name, made)
+            replacement = staticmethod(passing) if isinstance(before, staticmethod) else passing
+            setattr(owner, name, replacement)
             stack.callback(setattr, owner, name, before)
         try:
             yield

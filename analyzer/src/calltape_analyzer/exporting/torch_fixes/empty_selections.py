@@ -94,10 +94,10 @@ def _need_none(
         if count != _Emptied.count(program) or not 0 < count <= _MAX_SELECTIONS:
             return False
         for first in range(count):
-            found = _compared(first, model, program, agree)
-            if found is None:
+            failed_now = _compared(first, model, program, agree)
+            if failed_now is None:
                 return False
-            failed |= found
+            failed |= failed_now
         return texts <= failed
     return False
 

@@ -24,18 +24,18 @@ def integral_floats() -> Iterator[None]:
     functions: Any = importlib.import_module("torch.utils._sympy.functions")
     sympy: Any = importlib.import_module("sympy")
     truncated: Any = getattr(functions, "TruncToInt", object)
-    own: Any = vars(truncated).get("eval")
-    if own is None:
+    evaluate: Any = vars(truncated).get("eval")
+    if evaluate is None:
         yield
         return
 
     def evaluated(cls: Any, number: Any) -> Any:
         if isinstance(number, sympy.Float):
             return sympy.Integer(int(number))
-        return own.__func__(cls, number)
+        return evaluate.__func__(cls, number)
 
     try:
         truncated.eval = classmethod(evaluated)
         yield
     finally:
-        truncated.eval = own
+        truncated.eval = evaluate

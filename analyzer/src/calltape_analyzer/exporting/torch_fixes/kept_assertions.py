@@ -166,20 +166,20 @@ def _say_where(graph: Any, environment: Any) -> None:
     """Adds the line of the model to the message of each assertion of a graph. A range of a symbol
     gets the line of another assertion about the symbol. Decompositions repeat assertions of the
     graph with new symbols, which get the same line."""
-    made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in made if place_of(str(one.msg))]
+    assertions = [one for found in environment.deferred_runtime_asserts.values() for one in found]
+    placed = [one for one in assertions if place_of(str(one.msg))]
     by_text = {str(one.expr): one.msg for one in reversed(placed)}
     by_symbol = {
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
     }
-    every = [node for node in graph.nodes if _is_assertion(node)]
+    nodes = [node for node in graph.nodes if _is_assertion(node)]
     alike = {
-        UNBACKED.sub("", asserted): f"{ASKS}{known}"
-        for node in every
-        if (known := place_of(str(node.args[1])))
+        UNBACKED.sub("", asserted): f"{ASKS}{known_place}"
+        for node in nodes
+        if (known_place := place_of(str(node.args[1])))
         and (asserted := asserted_condition(str(node.args[1])))
     }
-    for node in every:
+    for node in nodes:
         is_new = not place_of(str(node.args[1]))  # of an earlier pass
         condition = asserted_condition(str(node.args[1])) if is_new else None
         if condition is None:

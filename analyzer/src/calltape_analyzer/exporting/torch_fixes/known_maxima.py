@@ -56,17 +56,17 @@ def bounds(expression: Any) -> tuple[Fraction | None, Fraction | None]:
     """
     sympy: Any = importlib.import_module("sympy")
     remainders: dict[Any, int] = {}
-    left = sympy.expand(expression)
+    reduced = sympy.expand(expression)
     for _ in range(_MAX_QUOTIENTS):
-        outer = next(_outer_quotients(left), None)
+        outer = next(_outer_quotients(reduced), None)
         if outer is None:
             break
         quotient, number, divisor, sign = outer
         remainder = sympy.Dummy("r", integer=True)
         remainders[remainder] = int(divisor) - 1
-        left = sympy.expand(left.xreplace({quotient: (number + sign * remainder) / divisor}))
+        reduced = sympy.expand(reduced.xreplace({quotient: (number + sign * remainder) / divisor}))
     low = high = Fraction(0)
-    for term, factor in left.as_coefficients_dict().items():
+    for term, factor in reduced.as_coefficients_dict().items():
         is_constant = term == 1
         most = 1 if is_constant else remainders.get(term)
         if most is None or not factor.is_Rational:

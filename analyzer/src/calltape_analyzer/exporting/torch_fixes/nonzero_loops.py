@@ -239,13 +239,13 @@ def every_item(allowed: Collection[Line]) -> Iterator[None]:
     create: Callable[..., Any] = environment.create_unbacked_symint
     loops = _EveryItem()
 
-    def creating(self: Any, *args: Any, **more: Any) -> Any:
-        made = create(self, *args, **more)
+    def creating(self: Any, *args: Any, **options: Any) -> Any:
+        symbol = create(self, *args, **options)
         if loops.in_iteration and loops.item_size is None:
-            loops.item_size = made.node.expr
-        return made
+            loops.item_size = symbol.node.expr
+        return symbol
 
-    def assuming(self: Any, node: Any, *args: Any, **more: Any) -> Any:
+    def assuming(self: Any, node: Any, *args: Any, **options: Any) -> Any:
         condition = node.expr
         asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 0
         is_of_own = (
@@ -254,7 +254,7 @@ def every_item(allowed: Collection[Line]) -> Iterator[None]:
         # Or a multiple, which is how many numbers the tokens have.
         if is_of_own and loops.item_size not in (condition.lhs / loops.item_size).free_symbols:
             return isinstance(condition, sympy.Ne)
-        return evaluate(self, node, *args, **more)
+        return evaluate(self, node, *args, **options)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(loops)

@@ -42,13 +42,13 @@ class _Drawing(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
-        generator = given.get("generator")
+        keywords = kwargs or {}
+        generator = keywords.get("generator")
         of_torch = torch.default_generator, *torch.cuda.default_generators
         if generator is None or id(generator) in self._held or generator in of_torch:
-            return func(*args, **given)
-        others = pytree.tree_leaves((args, {**given, "generator": None}))
-        if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in others):
+            return func(*args, **keywords)
+        leaves = pytree.tree_leaves((args, {**keywords, "generator": None}))
+        if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in leaves):
             raise RuntimeError(
                 "the model makes a generator of random numbers in each call, and what it draws "
                 "follows from sizes or values of its arguments: a program would go on drawing from "
@@ -56,4 +56,4 @@ class _Drawing(TorchFunctionMode):
                 "numbers as an argument)"
             )
         with _disable_current_modes():
-            return func(*args, **given)
+            return func(*args, **keywords)

@@ -70,20 +70,20 @@ def named(modules: list[dict[str, Any]], stand_ins: Mapping[str, Any]) -> Iterat
 
 
 @contextlib.contextmanager
-def replaced(modules: list[dict[str, Any]], others: Mapping[int, Any]) -> Iterator[None]:
+def replaced(modules: list[dict[str, Any]], replacements: Mapping[int, Any]) -> Iterator[None]:
     """Puts other objects in the place of some within the block, whatever name they have there.
 
     Args:
         modules: the names of each module.
-        others: what to put there, by the identity of what is replaced.
+        replacements: what to put there, by the identity of what is replaced.
     """
     changed: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for names in modules:
             for name, value in list(names.items()):
-                if id(value) in others:
+                if id(value) in replacements:
                     changed.append((names, name, value))
-                    names[name] = others[id(value)]
+                    names[name] = replacements[id(value)]
         yield
     finally:
         for names, name, value in changed:

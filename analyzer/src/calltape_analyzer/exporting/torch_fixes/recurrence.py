@@ -41,8 +41,8 @@ def open_lengths(wanted: bool) -> Iterator[None]:
             setattr(decompositions, name, function)
         yield
     finally:
-        for name, own in before.items():
-            setattr(decompositions, name, own)
+        for name, function_before in before.items():
+            setattr(decompositions, name, function_before)
 
 
 def _rnn_shapes(inp: Any, hidden: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
