@@ -414,9 +414,9 @@ def _expanded(tensor: Any) -> Any:
 def key_orders_read(
     session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> frozenset[str]:
-    """The paths of the dicts whose key order changes what the model returns, or whether it raises;
-    and those of the numbers of which the class counts: it matters whether they are numpy's, or none
-    of the tape is, so that nobody asked.
+    """The paths of the dicts whose key order matters: it changes what the model returns, or whether
+    it raises. Also the paths of the numbers whose class matters: whether they are numpy's. If no
+    number on the tape is numpy's, that was not tried, and all numbers count.
 
     Args:
         session: has the model.
@@ -427,7 +427,7 @@ def key_orders_read(
     """
     paths = {name for variant in variants for name in _numbers(variant)}
     if paths and any(map(_has_numpy, islice(calls, _MAX_SEARCHED))):
-        paths.clear()  # the model is asked
+        paths.clear()  # runs of the model show whether it matters
 
     def unread(variant: VariantFacts) -> list[str]:
         may_matter = (*variant.group.layout.unordered, *_numbers(variant))

@@ -15,9 +15,9 @@ Code may query flags such as ``is_conj()``, whether a tensor is a ``Parameter``,
 code is read and not run, so it is unknown whether results depend on the answer. Strides and shared
 memory are not among these facts: a tape has them, and programs have guards on them.
 
-A trace makes a constant of what Python computes from values (``len(str(ids.tolist()))``), and the
-program does not read the values any more. Or a model does not need an argument. A program does not
-show which of the two is the case, so it gets a note.
+A trace makes a constant of what Python computes from values (``len(str(ids.tolist()))``), so that
+the program does not read the values. It does not read them either if the model does not need the
+argument. A program does not show which is the case, so it gets a note.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
 
 
 def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
-    """Whether a result depends on the numbers of Python and numpy."""
+    """Whether a result depends on random numbers of Python or numpy; ``moved`` names the generators
+    that a run drew from."""
     if OF_NUMPY in moved:  # it cannot be made to return the smallest numbers
         return True
 
@@ -188,9 +189,9 @@ def queried_facts(target: Any, method: str = "forward") -> list[QueriedFact]:
 
 
 def _reached(target: Any, method: str) -> Iterator[FunctionType]:
-    """The functions that a call may reach: those that a part of the model holds, its methods, and
-    from there on all that the code names. A model has many that no call reaches, such as those that
-    load weights."""
+    """The functions that a call may reach: those in attributes of the model's parts, the called
+    methods, and all that the code of these names, recursively. A model has many other functions,
+    such as those that load weights."""
     parts = list(getattr(target, "modules", tuple)())
     by_name = _values_by_name(target, parts)
     waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]

@@ -1,8 +1,8 @@
-"""Floats that are whole numbers, and that torch takes for ints.
+"""Floats that are whole numbers, which torch mistakes for ints.
 
 A detector pads a picture to a multiple of 32: ``int(math.ceil(float(height) / 32.0) * 32.0)``.
-torch looks for the least value of that, gets the float 0.0 where an int belongs, and cannot compare
-what comes of it (torch 2.15: ``TruncToInt`` of 0.0, which has ``is_integer``, is 0.0). Here it is
+torch computes the smallest value of that, gets the float 0.0 instead of an int, and fails to
+compare it (torch 2.15: ``TruncToInt`` of 0.0, which has ``is_integer``, is 0.0). Here the result is
 the int.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["integral_floats"]
 
 @contextlib.contextmanager
 def integral_floats() -> Iterator[None]:
-    """Lets ``int`` of a whole float be an int in the ranges of sizes. Does nothing if this torch
+    """Makes ``int`` of a whole float an int in the ranges of sizes. Does nothing if this torch
     truncates in another way."""
     # Not imported above, because torch imports a computer algebra system for it.
     functions: Any = importlib.import_module("torch.utils._sympy.functions")

@@ -1,9 +1,9 @@
-"""``max(0, ...)`` of symbols, where one of two values is the larger one at every size.
+"""``max(0, ...)`` of symbols, if one of two values is the larger one at every size.
 
 A picture is padded to whole strides (``"same"``) by ``max((ceil(n / s) - 1) * s + k - n, 0)``.
-torch keeps the maximum as an operation, through which it cannot see: the size of a map becomes an
-expression that grows with each layer, and the trace of five layers takes minutes. Without it the
-terms cancel.
+torch cannot simplify through the maximum: the size of a feature map becomes an expression that
+grows with each layer, and the trace of five layers takes minutes. Without the maximum the terms
+cancel.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MAX_QUOTIENTS = 16
 
 
 def known_max(*args: Any, **kwargs: Any) -> Any:
-    """``max`` that gives one of two values if it is the larger one at every size."""
+    """``max`` that returns one of two values if it is the larger one at every size."""
     larger = _larger(*args) if len(args) == 2 and not kwargs else None
     return builtins.max(*args, **kwargs) if larger is None else args[larger]
 
 
 def known_min(*args: Any, **kwargs: Any) -> Any:
-    """``min`` that gives one of two values if it is the smaller one at every size."""
+    """``min`` that returns one of two values if it is the smaller one at every size."""
     larger = _larger(*args) if len(args) == 2 and not kwargs else None
     return builtins.min(*args, **kwargs) if larger is None else args[1 - larger]
 

@@ -1,9 +1,9 @@
 """Sums of a size and a remainder, where the remainder pads the size to whole strides.
 
-A picture is padded to whole windows by ``n + (-n) % w``. torch (2.15) keeps the remainder as it is:
-``((n + (-n) % w) // w) * w`` is another expression than ``n + (-n) % w``, and each layer doubles
-it, so that a trace of four layers takes minutes. Here such a sum becomes ``w * ((n + w - 1) // w)``
-while a trace runs, in which multiples of ``w`` cancel.
+A picture is padded to whole windows by ``n + (-n) % w``. torch (2.15) does not simplify the
+remainder: ``((n + (-n) % w) // w) * w`` differs from ``n + (-n) % w``, and the expression doubles
+with each layer, so that a trace of four layers takes minutes. During a trace, such a sum becomes
+``w * ((n + w - 1) // w)``, in which multiples of ``w`` cancel.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MODULE, _SUM = "torch.fx.experimental.sym_node", "_optimized_add"
 
 @contextlib.contextmanager
 def padded_strides() -> Iterator[None]:
-    """Lets a trace see that a padded size is a multiple of its stride. Does nothing if this torch
-    has no function that adds symbols."""
+    """Makes a trace recognize that a padded size is a multiple of its stride. Does nothing if this
+    torch has no function that adds symbols."""
     module = importlib.import_module(_MODULE)
     add = getattr(module, _SUM, None)
     if add is None:
