@@ -88,12 +88,12 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
     all calls if the mark says ``whole=True``."""
     from calltape_analyzer.errors import TapeError
     from calltape_analyzer.testing.assertion import rerun_with
-    from calltape_analyzer.testing.parameters import Problem
+    from calltape_analyzer.testing.parameters import BadParameter
 
     parameter = getattr(request, "param", None)
     if parameter is None:
         pytest.fail("the fixture tape needs a test, and not another fixture", pytrace=False)
-    if isinstance(parameter, Problem):
+    if isinstance(parameter, BadParameter):
         pytest.fail(parameter.text, pytrace=False)
     try:
         whole = _open(request.config, parameter)

@@ -295,7 +295,7 @@ def test_loaded_programs_say_that_the_difference_is_random(tmp_path: Path) -> No
     report = loaded.verify(tape)
     assert not report.ok
     (program,) = loaded.values()
-    assert program.draws == ("torch",)
+    assert program.random_generators == ("torch",)
     assert all(str(row.error).startswith("random: outputs.0: ") for row in report)
 
 

@@ -110,9 +110,9 @@ def export(
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset needs --to onnx")
     if out is not None:
-        from calltape_analyzer.programs.saving import expect_place
+        from calltape_analyzer.programs.saving import check_destination
 
-        expect_place(out, overwrite=force)
+        check_destination(out, overwrite=force)
     known = classes_of(classes)
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:

@@ -81,9 +81,9 @@ class Merging:
         self.exporter.warm_up()  # else the first trace would include imports
         begin = time.perf_counter()
         whole = self.exporter.loosened(self._merged(larger, smaller))
-        outcome = self.exporter.export(whole, static="never", whole=True)
-        if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
-            program, attempt = outcome.program, outcome.attempt
+        candidate = self.exporter.export(whole, single_size="never", all_or_nothing=True)
+        if candidate is not None and candidate.attempt.ok and candidate.program.only_rows is None:
+            program, attempt = candidate.program, candidate.attempt
             # If a recorded call needs state that this program loses, programs for single variants
             # may not need it.
             if why_state_lost(self.exporter.session, program, (), self.tape.calls) is None:

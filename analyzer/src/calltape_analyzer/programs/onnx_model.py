@@ -251,14 +251,14 @@ def _rejected(
         return None
     if len(declared.dims) != len(shape):
         return reasons.OtherRank(name, len(shape), len(declared.dims), "model")
-    for axis, (wanted, size) in enumerate(zip(declared.dims, shape, strict=True)):
+    for axis, (declared_size, size) in enumerate(zip(declared.dims, shape, strict=True)):
         where = f"{name}[{axis}]"
-        if isinstance(wanted, int) and wanted != size:
-            return reasons.OtherSize(where, size, wanted, "model")
-        if isinstance(wanted, str) and wanted.isidentifier():
-            known, place = named.setdefault(wanted, (size, where))
-            if known != size:
-                return reasons.UnequalNames(where, size, place, known, wanted)
+        if isinstance(declared_size, int) and declared_size != size:
+            return reasons.OtherSize(where, size, declared_size, "model")
+        if isinstance(declared_size, str) and declared_size.isidentifier():
+            named_size, place = named.setdefault(declared_size, (size, where))
+            if named_size != size:
+                return reasons.UnequalNames(where, size, place, named_size, declared_size)
     return None
 
 
@@ -329,10 +329,10 @@ def check_assertions(holds: Sequence[bool], metadata: Mapping[str, str]) -> None
         return
     texts = _listed(metadata, CHECKS)
     failed = [place for place, one in enumerate(holds) if not one]
-    known = [str(texts[i]) for i in failed if i < len(texts)]
+    messages = [str(texts[i]) for i in failed if i < len(texts)]
     # Some assertions are there twice, and only one says where in the model it comes from.
-    known.sort(key=lambda text: not says_where(text))
-    text = known[0][:_MAX_TEXT] if known else f"number {failed[0]}"
+    messages.sort(key=lambda text: not says_where(text))
+    text = messages[0][:_MAX_TEXT] if messages else f"number {failed[0]}"
     raise ConditionError(failed_text(text))
 
 

@@ -47,7 +47,7 @@ class ModelAliases(NamedTuple):
     recorded: dict[str, tuple[int, str]]
 
 
-class _Pair(NamedTuple):
+class _AliasPair(NamedTuple):
     """The number of an argument, and the name of a tensor of the model."""
 
     number: int
@@ -64,7 +64,7 @@ def aliases_read(
         variants: whose recorded calls run. Of many, only the first ones.
         seconds: how long the runs of one variant may take.
     """
-    found = ModelAliases({}, {})
+    aliases = ModelAliases({}, {})
     # A buffer may hold values that are invalid as the argument: a kernel may end the process.
     for variant in variants[:_MAX_VARIANTS] if may_fork(session.device) else ():
         probe = _AliasProbe.of(session, variant, session.find(variant.rows.first))
@@ -73,23 +73,23 @@ def aliases_read(
         matter, recorded = session.answer(
             partial(_aliases_in, session, variant, probe), seconds
         ) or ({}, {})
-        found.matter.update(matter)
-        found.recorded.update(recorded)
-    return found
+        aliases.matter.update(matter)
+        aliases.recorded.update(recorded)
+    return aliases
 
 
 def _aliases_in(session: Session, variant: VariantFacts, first: _AliasProbe) -> ModelAliases:
     tried = islice(first.pairs(), _MAX_PAIRS)
     pairs = list(dict.fromkeys(pair for pair, own in tried if first.matters(pair, own)))
     places = variant.group.layout.tensors
-    found = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
+    aliases = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
     for _, seen in variant.rows.items()[:_MAX_CALLS] if pairs else ():
         call = session.find(seen.first)
         probe = _AliasProbe.of(session, variant, call)
         for pair in pairs if probe is not None else ():
             if probe is not None and probe.is_recorded(pair, call):
-                found.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
-    return found
+                aliases.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
+    return aliases
 
 
 class _AliasProbe:
@@ -109,16 +109,16 @@ class _AliasProbe:
         except TapeError:
             return None
 
-    def pairs(self) -> Iterator[tuple[_Pair, Any]]:
+    def pairs(self) -> Iterator[tuple[_AliasPair, Any]]:
         """The arguments that could be tensors of the model, each with what to pass: a buffer as it
         is, a part of it in the shape of the argument, or a parameter of that shape."""
         for number, tensor in enumerate(self._sample.tensors):
             for name, own in self._own.items():
                 if name in self._buffers and own.dim() == tensor.dim() and _is_alike(own, tensor):
-                    yield _Pair(number, name), own
+                    yield _AliasPair(number, name), own
                 part = self._part(tensor, name)
                 if part is not None and not (part is own and name in self._buffers):
-                    yield _Pair(number, name), part
+                    yield _AliasPair(number, name), part
 
     def _part(self, tensor: Any, name: str) -> Any:
         """The model's own tensor if it has the shape of another one, or the beginning of a buffer
@@ -133,7 +133,7 @@ class _AliasProbe:
             return None
         return own.detach().flatten()[: math.prod(tensor.shape)].view(tensor.shape)
 
-    def matters(self, pair: _Pair, own: Any) -> bool:
+    def matters(self, pair: _AliasPair, own: Any) -> bool:
         """Whether the model returns something else for its own tensor than for a copy of it."""
 
         def copied(_: Any) -> Any:
@@ -149,7 +149,7 @@ class _AliasProbe:
         changes = {pair.number: copied}
         return doubt_of(self._session, self._plan, self._sample, expected, got, changes) is None
 
-    def is_recorded(self, pair: _Pair, call: Call) -> bool:
+    def is_recorded(self, pair: _AliasPair, call: Call) -> bool:
         """Whether the model returns what was recorded only if it gets its own tensor."""
         own = self._part(self._sample.tensors[pair.number], pair.name)
         recorded = recorded_leaves(call)

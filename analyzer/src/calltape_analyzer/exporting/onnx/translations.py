@@ -43,13 +43,13 @@ def translations() -> dict[Any, Any]:
         by_name[f"adaptive_max_pool{dims}d.default"] = _maximum_of(dims)
         if dims > 1:
             by_name[f"_adaptive_avg_pool{dims}d.default"] = mean
-    found: dict[Any, Any] = {check: _checked, operator.floordiv: floor_division}
-    for name, made in by_name.items():
+    table: dict[Any, Any] = {check: _checked, operator.floordiv: floor_division}
+    for name, translation in by_name.items():
         packet, _, overload = name.partition(".")
-        found_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if found_operator is not None:
-            found[found_operator] = made
-    return found
+        aten_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if aten_operator is not None:
+            table[aten_operator] = translation
+    return table
 
 
 def check(condition: Any) -> Any:
@@ -77,18 +77,18 @@ def squeezed(self: Any, dim: Any = None) -> Any:
     ``Squeeze``, which torch.onnx (2.15) makes of it, fails. Of an open size only the call tells
     whether it is 1."""
     rank = len(self.shape)
-    asked = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    axes = sorted({axis % rank for axis in asked}) if rank else []
+    dims = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = sorted({axis % rank for axis in dims}) if rank else []
     if not all(isinstance(self.shape[axis], int) for axis in axes):
         if len(axes) == rank:
             return op.Squeeze(self)
         sizes = op.Shape(self)
         stays = op.Constant(value_ints=[int(axis not in axes) for axis in range(rank)])
         is_one = op.Equal(sizes, op.Constant(value_ints=[1]))
-        left = op.Compress(sizes, op.Or(op.Cast(stays, to=_BOOL), op.Not(is_one)), axis=0)
-        return op.Reshape(self, left, allowzero=1)
-    found = [axis for axis in axes if self.shape[axis] == 1]
-    return op.Squeeze(self, op.Constant(value_ints=found)) if found else op.Identity(self)
+        remaining = op.Compress(sizes, op.Or(op.Cast(stays, to=_BOOL), op.Not(is_one)), axis=0)
+        return op.Reshape(self, remaining, allowzero=1)
+    ones = [axis for axis in axes if self.shape[axis] == 1]
+    return op.Squeeze(self, op.Constant(value_ints=ones)) if ones else op.Identity(self)
 
 
 def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
@@ -177,10 +177,10 @@ def attention(
     if enable_gqa and query.shape[1] != key.shape[1]:
         key, value = (_for_each_head(query, tensor) for tensor in (key, value))
     # Both factors are scaled, as torch does it: their product overflows later.
-    left, right = _roots_of_scale(query, scale, constant)
+    query_factor, key_factor = _roots_of_scale(query, scale, constant)
     rank = len(query.shape)
     turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
-    scores = op.MatMul(op.Mul(query, left), op.Mul(turned, right))
+    scores = op.MatMul(op.Mul(query, query_factor), op.Mul(turned, key_factor))
     if attn_mask is None and not is_causal:
         return op.MatMul(op.Softmax(scores, axis=-1), value)
     hidden = constant(-math.inf)

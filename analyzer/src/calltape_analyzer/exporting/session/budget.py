@@ -44,7 +44,7 @@ from calltape_analyzer.programs.reasons import TimeUp
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Budget", "Cost", "Probe", "Probing", "Progress", "default_seconds", "time_limit"]
+__all__ = ["Cost", "Probe", "Probing", "Progress", "TimeBudget", "default_seconds", "time_limit"]
 
 Progress = Callable[[str], None]
 """Is called with a description of the current step."""
@@ -54,7 +54,7 @@ _LEAST = 0.001
 
 
 @dataclass
-class Budget:
+class TimeBudget:
     """The time of one export. Programs that exist when it is spent are kept, and the rest is
     reported as missing.
 
@@ -139,10 +139,10 @@ def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     end, busy_end = time.monotonic() + seconds, time.thread_time() + processor
 
     def ring(*_: Any) -> None:
-        left = min(end - time.monotonic(), busy_end - time.thread_time())
-        if left <= 0:
+        remaining = min(end - time.monotonic(), busy_end - time.thread_time())
+        if remaining <= 0:
             raise _Interrupt
-        signal.setitimer(signal.ITIMER_REAL, max(left, _SOON), _AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, max(remaining, _SOON), _AGAIN)
 
     before = signal.signal(signal.SIGALRM, ring)
     # Again every few seconds, because the interrupted code may catch it.
@@ -280,8 +280,8 @@ def _grown(
     grows most, and the memory besides the inputs; at least 1."""
     inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
     sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
-    more = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
-    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *more])
+    beside_inputs = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
+    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *beside_inputs])
 
 
 def _powers(costs: Sequence[Cost]) -> list[float]:
@@ -332,19 +332,19 @@ class Probing:
     _slow: set[Hashable] = field(default_factory=set)
 
     def sizings(
-        self, variant: VariantFacts, around: Sequence[Sizing], *, narrow: bool = False
+        self, variant: VariantFacts, target_sizings: Sequence[Sizing], *, narrow: bool = False
     ) -> list[Sizing]:
         """The sizes to run.
 
         Args:
             variant: what is run.
-            around: sizes that must be among them, with some a little larger.
+            target_sizings: sizes that must be among them, with some a little larger.
             narrow: whether these alone are run.
         """
         if self.probe == "none":
             return []
         if narrow:
-            return [sizing for sizing in around if self.bound.allows(variant, sizing)]
+            return [sizing for sizing in target_sizings if self.bound.allows(variant, sizing)]
         kinds = (
             sizings_unseen,
             sizings_of_one,
@@ -355,10 +355,10 @@ class Probing:
         found_of_kind = [kind(variant, _MAX_OF_A_KIND) for kind in kinds]
         # One of each kind comes first: there may be no time for all.
         in_turn = chain.from_iterable(zip_longest(*found_of_kind))
-        near = [*around, *sizings_around(variant, around), *filter(None, in_turn)]
-        found = [sizing for sizing in near if self.bound.allows(variant, sizing)]
-        found += sizings_far(variant) if self.probe == "far" else []
-        return list(dict.fromkeys(found))
+        near = [*target_sizings, *sizings_around(variant, target_sizings), *filter(None, in_turn)]
+        sizings = [sizing for sizing in near if self.bound.allows(variant, sizing)]
+        sizings += sizings_far(variant) if self.probe == "far" else []
+        return list(dict.fromkeys(sizings))
 
     def cheaper(self, variant: VariantFacts) -> list[Sizing]:
         """Sizes that cost less than a recorded call, for a model that is too large for other

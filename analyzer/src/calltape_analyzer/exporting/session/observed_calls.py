@@ -121,15 +121,15 @@ class ObservedCall:
 
 def _functions(names: Collection[str]) -> dict[Any, str]:
     """The functions that torch reports to a mode, with their names."""
-    found: dict[Any, str] = {}
+    functions: dict[Any, str] = {}
     for owner in (torch.Tensor, torch):
         for name in names:
             value: Any = getattr(owner, name, None)
             if callable(value):
-                found[value] = name
+                functions[value] = name
             elif hasattr(value, "__get__"):  # a property
-                found[value.__get__] = name
-    return found
+                functions[value.__get__] = name
+    return functions
 
 
 _QUERIES = _functions((LAYOUT | MODES) - {"written", "operator", *_MODE_FUNCTIONS})
@@ -164,8 +164,8 @@ class QueryWatcher(TorchFunctionMode):
         return bool(self._generators) and all(known() is None for known in self._generators)
 
     def __enter__(self) -> QueryWatcher:
-        self._within.enter_context(_reported(self._queries.add))
-        self._within.enter_context(_Writing(self._own, self._queries.add))
+        self._within.enter_context(_watched_modes(self._queries.add))
+        self._within.enter_context(_WriteWatcher(self._own, self._queries.add))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -176,7 +176,7 @@ class QueryWatcher(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         name = _QUERIES.get(func)
         if name is not None:
             if not (
@@ -187,12 +187,12 @@ class QueryWatcher(TorchFunctionMode):
             namespace = getattr(func, "namespace", None) or str(func).partition(".")[0]
             if namespace not in _OF_TORCH:
                 self._queries.add("operator")
-        if isinstance(given.get("generator"), torch.Generator):
-            self._generators.append(weakref.ref(given["generator"]))
-        return func(*args, **given)
+        if isinstance(keywords.get("generator"), torch.Generator):
+            self._generators.append(weakref.ref(keywords["generator"]))
+        return func(*args, **keywords)
 
 
-class _Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     @classmethod
@@ -202,26 +202,26 @@ class _Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
 
-class _Writing(_Seeing):
+class _WriteWatcher(_OperatorMode):
     """Reports operators that write to a tensor other than the model's own. Names in Python do not
     show them: ``relu(x, inplace=True)`` writes within torch."""
 
-    def __init__(self, own: Collection[int], tell: Callable[[str], None]) -> None:
+    def __init__(self, own: Collection[int], report: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._own = own
-        self._tell = tell
+        self._report = report
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         places, names = written_by(func)
         written = [args[i] for i in places if i < len(args)]
-        written += [given[name] for name in names if name in given]
+        written += [keywords[name] for name in names if name in keywords]
         tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
         if any(storage_of(one) not in self._own for one in tensors):
-            self._tell("written")
-        return func(*args, **given)
+            self._report("written")
+        return func(*args, **keywords)
 
 
 def hides_queries(module: torch.nn.Module) -> bool:
@@ -269,25 +269,25 @@ def _is_known(name: str) -> bool:
 
 
 @contextmanager
-def _reported(tell: Callable[[str], None]) -> Iterator[None]:
+def _watched_modes(report: Callable[[str], None]) -> Iterator[None]:
     """Reports calls of the torch functions that return the mode of the caller."""
-    own: Any = torch
+    torch_module: Any = torch
 
     def reported(name: str, function: Callable[[], bool]) -> Callable[[], bool]:
         def reporting() -> bool:
-            tell(name)
+            report(name)
             return function()
 
         return reporting
 
-    before = {name: getattr(own, name) for name in _MODE_FUNCTIONS}
+    before = {name: getattr(torch_module, name) for name in _MODE_FUNCTIONS}
     try:
         for name, function in before.items():
-            setattr(own, name, reported(name, function))
+            setattr(torch_module, name, reported(name, function))
         yield
     finally:
         for name, function in before.items():
-            setattr(own, name, function)
+            setattr(torch_module, name, function)
 
 
 _ATTENTION = "aten::_scaled_dot_product"
@@ -312,12 +312,12 @@ def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
             and their softmax count as well: ONNX Runtime keeps them in memory, and torch's kernels
             do not.
     """
-    with _Counting(fused) as counting:
+    with _MemoryCounter(fused) as counter:
         value = function()
-    return Measured(value, counting.peak)
+    return Measured(value, counter.peak)
 
 
-class _Counting(_Seeing):
+class _MemoryCounter(_OperatorMode):
     def __init__(self, fused: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0

@@ -192,29 +192,29 @@ class _Fork:
                 stream.flush()
         room, threads = int(2 * half_of_free()), _threads_after_fork()
         state = random.getstate()  # a fork gets another one
-        asked, answered = os.pipe(), os.pipe()
+        question_pipe, answer_pipe = os.pipe(), os.pipe()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Python warns of a fork beside other threads
                 self._process = os.fork()
         except BaseException:
-            for end in (*asked, *answered):
+            for end in (*question_pipe, *answer_pipe):
                 os.close(end)
             raise
         if not self._process:
             try:
-                os.close(asked[1])
-                os.close(answered[0])
+                os.close(question_pipe[1])
+                os.close(answer_pipe[0])
                 random.setstate(state)
                 _settle(room, threads)
                 if begin is not None:
                     begin()
-                _answer_all(function, asked[0], answered[1])
+                _answer_all(function, question_pipe[0], answer_pipe[1])
             finally:
                 os._exit(1)
-        os.close(asked[0])
-        os.close(answered[1])
-        self._questions, self._answers = asked[1], answered[0]
+        os.close(question_pipe[0])
+        os.close(answer_pipe[1])
+        self._questions, self._answers = question_pipe[1], answer_pipe[0]
         self._code = 0
         self._doing = ""
 
@@ -251,22 +251,22 @@ class _Fork:
                 raise AnswerError(value)
 
     def _exactly(self, size: int, until: float, seconds: float) -> bytes:
-        found = bytearray()
+        data = bytearray()
         poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self._answers, select.POLLIN | select.POLLHUP)
-        while len(found) < size:
-            left = until - time.monotonic()
-            if left <= 0:
+        while len(data) < size:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 raise self._late(seconds)
-            if not poll.poll(1000 * min(left, _POLL)):
+            if not poll.poll(1000 * min(remaining, _POLL)):
                 if self._status() is not None:  # a process that it started keeps the pipe open
                     raise self._death()
                 continue
-            part = os.read(self._answers, min(size - len(found), _CHUNK))
+            part = os.read(self._answers, min(size - len(data), _CHUNK))
             if not part:
                 raise self._death()
-            found += part
-        return bytes(found)
+            data += part
+        return bytes(data)
 
     def _late(self, seconds: float) -> RunEndedError:
         return RunEndedError(Ended(End.LATE, seconds=seconds), self._doing)
@@ -353,11 +353,11 @@ def _settle(room: int, threads: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
-        taken = pages * os.sysconf("SC_PAGE_SIZE") + max(room, _ADDED)
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + max(room, _ADDED)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         if most != resource.RLIM_INFINITY:
-            taken = min(taken, most)
-        resource.setrlimit(resource.RLIMIT_AS, (taken, most))
+            limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # the kernel should kill this process first
     if not os.environ.get("CALLTAPE_DEBUG"):

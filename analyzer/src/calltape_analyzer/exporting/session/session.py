@@ -28,7 +28,7 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.comparison.reports import Against, Verdict
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.session.budget import Budget, Probing
+from calltape_analyzer.exporting.session.budget import Probing, TimeBudget
 from calltape_analyzer.exporting.session.observed_calls import (
     Effects,
     ObservedCall,
@@ -148,7 +148,7 @@ class Session:
     unanswered: list[NotAsked] = field(default_factory=list)
     differences: dict[CallRef, Fact | None] = field(default_factory=dict)
     probing: Probing = field(default_factory=Probing)
-    budget: Budget = field(default_factory=Budget)
+    budget: TimeBudget = field(default_factory=TimeBudget)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
@@ -525,7 +525,7 @@ class Session:
 
     def draws(self, program: Program) -> bool:
         """Whether calls of a program's variant are known to draw random numbers."""
-        return bool(program.draws) or program.variant.group.key in self._drawing
+        return bool(program.random_generators) or program.variant.group.key in self._drawing
 
     def note_effects(self, program: Program) -> None:
         """Finds out once per group what calls change and draw, from an earlier run or a new one,
@@ -561,7 +561,7 @@ class Session:
         """The remembered verdict, if it still holds: nothing but the weights decides about the
         call, and they are unchanged as far as torch counts writes to them."""
         cached = self._verdicts.get((id(program), call.ref))
-        depends = program.state or program.draws or program.unwritten
+        depends = program.state or program.random_generators or program.unwritten
         if cached is None or depends or cached.weights != self._weights():
             return None
         return cached.verdict

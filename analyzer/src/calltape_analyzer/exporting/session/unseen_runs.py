@@ -192,8 +192,10 @@ def why_incomplete(session: Session, variant: VariantFacts, call: Call) -> Fact 
             got, effects = session.run_with_effects(*session.planned(variant, call))
         except Exception:  # a trace may not need what fails here
             return False, None
-        both = {path: leaf for path, leaf in got.items() if path in expected}
-        verdict = compared({path: expected[path] for path in both}, both, session.tolerances)
+        comparable = {path: leaf for path, leaf in got.items() if path in expected}
+        verdict = compared(
+            {path: expected[path] for path in comparable}, comparable, session.tolerances
+        )
         return bool(verdict.compared) and not verdict.agrees, effects
 
     try:
@@ -262,11 +264,11 @@ def _is_within(
     if not expected.keys() == got.keys() == near.keys():
         return False
     for path, value in expected.items():
-        found = compared({path: value}, {path: got[path]}, tolerances)
-        if found.agrees:
+        difference = compared({path: value}, {path: got[path]}, tolerances)
+        if difference.agrees:
             continue
-        own = compared({path: value}, {path: near[path]}, tolerances)
-        if not found.max_abs <= _ROUNDING * own.max_abs < math.inf:
+        nudged_difference = compared({path: value}, {path: near[path]}, tolerances)
+        if not difference.max_abs <= _ROUNDING * nudged_difference.max_abs < math.inf:
             return False
     return True
 

@@ -1,11 +1,11 @@
-"""Programs that need no results: whether they do what the model does if nothing is found.
+"""Finds out whether a program agrees with the model if nothing is found.
 
-A trace that took a result not to be empty leaves an assertion in its program
-(``empty_results``). Most models skip an empty result only to save
-time, and the program would return the same. So the model and the program are run with the sample of
-the trace, and what values select (``boxes[scores > 0.05]``, ``nonzero``) is made empty in both:
-from each selection on, to the last. If all runs agree, and each assertion failed in one of them,
-the assertions go. Otherwise they stay, and say where in the model the result was asked about.
+A trace that assumes that a result is not empty leaves an assertion in its program
+(``empty_results``). Most models skip an empty result only to save time, and the program would
+return the same without the assertion. So the model and the program run with the sample of the
+trace, and selections by values (``boxes[scores > 0.05]``, ``nonzero``) are made empty in both: all
+from the first on, all from the second on, and so on. If all runs agree, and each assertion failed
+in one of them, the assertions are removed. Otherwise they stay, and name the line of the model.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def _need_none(
         if count != _Emptied.count(program) or not 0 < count <= _MAX_SELECTIONS:
             return False
         for first in range(count):
-            found = _compared(first, model, program, agree)
-            if found is None:
+            failed_now = _compared(first, model, program, agree)
+            if failed_now is None:
                 return False
-            failed |= found
+            failed |= failed_now
         return texts <= failed
     return False
 

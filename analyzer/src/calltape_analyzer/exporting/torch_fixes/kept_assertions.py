@@ -1,13 +1,13 @@
-"""The assertions of a trace, every one of them in its program.
+"""Keeps every assertion of a trace in its program.
 
 A trace that knows the values of its sample notes what they decided: ``if x.mean().item() > 0.5`` on
-the false side is the assertion ``zuf0 <= 0.5``. When torch (2.15) writes its notes into the graph,
-it leaves out a bound of a single float, which it takes for a range that is checked elsewhere, and
-what it has no operator for: a float beside a size, a float that was made an int. Once an ``if`` has
-found ``u0 == 2 * s0``, it takes the node of ``u0`` for ``2 * s0`` as well, so that the assertion
-compares the node with itself. A program without them serves the other side of the ``if`` with no
-word. Here they are written in a form that torch keeps, and a program that lacks one after all is
-none (docs/decisions/onnx.md).
+the false side is the assertion ``zuf0 <= 0.5``. When torch (2.15) writes these assertions into the
+graph, it drops a bound of a single float, which it takes for a range that is checked elsewhere, and
+whatever it has no operator for: a float together with a size, or a float that was converted to an
+int. Once an ``if`` has found ``u0 == 2 * s0``, it uses the node of ``u0`` for ``2 * s0`` as well,
+so that the assertion compares the node with itself. A program without an assertion silently serves
+the other side of the ``if``. Here the assertions are written in a form that torch keeps, and a
+program that still lacks one is rejected (docs/decisions/onnx.md).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _UNLIMITED = 2**62
 
 @contextlib.contextmanager
 def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
-    """Lets a trace, or a conversion, write all assertions into the graph. Does nothing if this
-    torch writes them in another way; then :func:`require_assertions` finds out.
+    """Makes a trace, or a conversion, write all assertions into the graph. Does nothing if this
+    torch writes them in another way; then :func:`require_assertions` rejects the program.
 
     Args:
         of_model: whether the model itself runs, so that its lines are known.
@@ -55,7 +55,7 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
 
     def insert(module: Any, environment: Any, *args: Any, **kwargs: Any) -> Any:
         for found in environment.deferred_runtime_asserts.values():
-            found[:] = [_in_kept_form(_placed(one) if of_model else one) for one in found]
+            found[:] = [_in_kept_form(assertion, of_model=of_model) for assertion in found]
         of_node = functools.partial(_unsolved, environment)
         with _patched([(shapes, _LACKS_OPERATOR, lacks), (inserting, _OF_NODE, of_node)]):
             returned = own(module, environment, *args, **kwargs)
@@ -66,8 +66,8 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
         # Sizes of results are left as they are: only assertions have operators of ours.
         return not expression.has(relational) and lacks_operator(expression)
 
-    lowered = [(analysis, name, staticmethod(one)) for name, one in _LOWERED.items()]
-    with _patched([*((one, _INSERT, insert) for one in passes), *lowered]):
+    methods = [(analysis, name, staticmethod(method)) for name, method in _METHODS.items()]
+    with _patched([*((one, _INSERT, insert) for one in passes), *methods]):
         yield
 
 
@@ -94,8 +94,8 @@ _OF_NODE = "_get_sym_val"
 
 
 def _unsolved(environment: Any, node: Any) -> Any:
-    """What a node computes, in terms of what values tell, and not of what an ``if`` found that to
-    be; None if it is no number."""
+    """What a node computes, as an expression of unbacked symbols, even if an ``if`` found what they
+    are equal to; None if it is no number."""
     value = node.meta.get("example_value", node.meta.get("val"))
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
@@ -107,21 +107,22 @@ def _unsolved(environment: Any, node: Any) -> Any:
     })  # fmt: skip
 
 
-def _placed(assertion: Any) -> Any:
-    """An assertion that says where the model asks. Afterwards torch forgets the stack."""
-    place = place_in_the_model(assertion.stack.summary())
-    said = assertion.msg if place is None else f"{ASKS}{place}"
-    return type(assertion)(assertion.expr, said, assertion.stack)
+def _in_kept_form(assertion: Any, *, of_model: bool) -> Any:
+    """An assertion that torch keeps. A bound of a single float is written so that torch does not
+    take it for a range: ``2*zuf0 <= 1.0`` for ``zuf0 <= 0.5``, which is the same for every float.
 
-
-def _in_kept_form(assertion: Any) -> Any:
-    """An assertion that torch does not take for a range: ``2*zuf0 <= 1.0`` for ``zuf0 <= 0.5``,
-    which is the same for every float."""
-    if not _is_bound(assertion.expr) or any(one.is_integer for one in assertion.expr.free_symbols):
-        return assertion
-    left, right = assertion.expr.args
-    kept = assertion.expr.func(2 * left, 2 * right)
-    return type(assertion)(kept, assertion.msg, assertion.stack)
+    Args:
+        assertion: of a trace.
+        of_model: whether the model itself runs. Then the assertion names its line, because torch
+            drops the stack afterwards.
+    """
+    place = place_in_the_model(assertion.stack.summary()) if of_model else None
+    message = assertion.msg if place is None else f"{ASKS}{place}"
+    kept = assertion.expr
+    if _is_bound(kept) and not any(symbol.is_integer for symbol in kept.free_symbols):
+        left, right = kept.args
+        kept = kept.func(2 * left, 2 * right)
+    return type(assertion)(kept, message, assertion.stack)
 
 
 def _is_bound(expression: Any) -> bool:
@@ -133,57 +134,52 @@ def _is_bound(expression: Any) -> bool:
     return kinds == {True, False} and any(one.is_Number for one in expression.args)
 
 
-def _node(function: Callable[..., Any], value: Any, *more: Any) -> Any:
-    """A function of Python, as a node of the graph if its argument is one."""
-    if not isinstance(value, Proxy):
-        return function(value, *more)
-    return value.tracer.create_proxy("call_function", function, (value, *more), {})
+def _as_node(function: Callable[..., Any], *, has_digits: bool = False) -> Callable[..., Any]:
+    """A method of torch's analysis that calls a function of Python: in a node of the graph, if the
+    argument is one.
+
+    Args:
+        function: takes a number, and digits if it has some.
+        has_digits: whether the second argument of the method is digits, and not a dtype.
+    """
+
+    def method(value: Any, second: Any) -> Any:
+        args = (value, second) if has_digits else (value,)
+        if not isinstance(value, Proxy):
+            return function(*args)
+        return value.tracer.create_proxy("call_function", function, args, {})
+
+    return method
 
 
-def _floor(value: Any, dtype: Any) -> Any:
-    return _node(math.floor, value)
-
-
-def _ceil(value: Any, dtype: Any) -> Any:
-    return _node(math.ceil, value)
-
-
-def _trunc(value: Any, dtype: Any) -> Any:
-    return _node(math.trunc, value)
-
-
-def _round(value: Any, dtype: Any) -> Any:
-    return _node(round, value)
-
-
-def _round_decimal(value: Any, digits: Any) -> Any:
-    return _node(round, value, digits)
-
-
-_LOWERED = {
-    "floor_to_int": _floor, "ceil_to_int": _ceil, "trunc_to_int": _trunc, "round_to_int": _round,
-    "round_decimal": _round_decimal,
-}  # fmt: skip
-"""What torch gives no node for, as nodes."""
+_METHODS = {
+    "floor_to_int": _as_node(math.floor),
+    "ceil_to_int": _as_node(math.ceil),
+    "trunc_to_int": _as_node(math.trunc),
+    "round_to_int": _as_node(round),
+    "round_decimal": _as_node(round, has_digits=True),
+}
+"""Replace methods of torch's analysis that make no node of the graph."""
 
 
 def _say_where(graph: Any, environment: Any) -> None:
-    """Lets each assertion of a graph say where the model asks. A range of a symbol is asked for
-    where the symbol is. Decompositions assert once more what the graph asserts, of new symbols."""
-    made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in made if place_of(str(one.msg))]
+    """Adds the line of the model to the message of each assertion of a graph. A range of a symbol
+    gets the line of another assertion about the symbol. Decompositions repeat assertions of the
+    graph with new symbols, which get the same line."""
+    assertions = [one for found in environment.deferred_runtime_asserts.values() for one in found]
+    placed = [one for one in assertions if place_of(str(one.msg))]
     by_text = {str(one.expr): one.msg for one in reversed(placed)}
     by_symbol = {
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
     }
-    every = [node for node in graph.nodes if _is_assertion(node)]
+    nodes = [node for node in graph.nodes if _is_assertion(node)]
     alike = {
-        UNBACKED.sub("", asserted): f"{ASKS}{known}"
-        for node in every
-        if (known := place_of(str(node.args[1])))
+        UNBACKED.sub("", asserted): f"{ASKS}{known_place}"
+        for node in nodes
+        if (known_place := place_of(str(node.args[1])))
         and (asserted := asserted_condition(str(node.args[1])))
     }
-    for node in every:
+    for node in nodes:
         is_new = not place_of(str(node.args[1]))  # of an earlier pass
         condition = asserted_condition(str(node.args[1])) if is_new else None
         if condition is None:
@@ -201,7 +197,7 @@ def _is_assertion(node: Any) -> bool:
 
 
 def require_assertions(exported: Any) -> None:
-    """Wants every assertion that a trace made to be in its program.
+    """Rejects a program that lacks an assertion of its trace.
 
     Args:
         exported: a ``torch.export.ExportedProgram``.
@@ -230,7 +226,7 @@ def _lacks(expression: Any, said: str) -> str:
 
 
 def _environment_of(graph: Any) -> Any:
-    """What knows the symbols of a graph; None if it has none."""
+    """The ``ShapeEnv`` of a graph; None if it has no symbols."""
     for node in graph.nodes:
         value = node.meta.get("val")
         mode = getattr(value, "fake_mode", None)
@@ -240,8 +236,8 @@ def _environment_of(graph: Any) -> Any:
 
 
 def _expression_of(node: Any) -> Any:
-    """What a node asserts; None if that is not known. torch takes a bound that it has asserted for
-    true from then on, so that a comparison is read from its operands."""
+    """What a node asserts; None if that is unknown. torch takes a bound for true once it has
+    asserted it, so that a comparison is read from its operands."""
     if not isinstance(node, torch.fx.Node):
         return None
     relation = _RELATIONS.get(node.target)
