@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
+from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, record, recording
 from calltape_recorder.keep.ledger import Stats
 from tests.recorder.calls import appearance_of
 
@@ -84,7 +84,7 @@ def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
 def main(folder: Path) -> None:
     # Novelty forgets what deleted files had shown; by the clock each quarter would find it as full
     # as chance has it, so that one forgets once.
-    pipeline.REMEMBER_SECONDS = 3600.0
+    recording.REMEMBER_SECONDS = 3600.0
     model = Model()
     looks = appearance_of(model)
     quarters = []

@@ -37,11 +37,11 @@ from calltape_recorder.bounds import (
     OLDEST_SHARE,
     OWNER_ONLY,
 )
+from calltape_recorder.keep.flight_recorder import FlightRecorder
 from calltape_recorder.keep.novelty import Novelty
 from calltape_recorder.keep.policies import (
     Every,
     First,
-    FlightRecorder,
     Keep,
     PerSecond,
     PerStructure,

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, pipeline, record
+from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, record
+from calltape_recorder import recording as recording_module
 from calltape_recorder.keep.policies import Keep
 from tests.recorder.models import Identity
 from tests.recorder.parts import recording
@@ -58,7 +59,7 @@ def test_samples_are_deleted_first(tmp_path: Path, keep: Keep) -> None:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which evidence is remembered."""
     now = [100.0]
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(recording_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -83,7 +84,7 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
 ) -> None:
     """Else each file that is written would delete the next one that is asked for."""
     model, begins = Identity(), list[float]()
-    monkeypatch.setattr(pipeline, "start_over", lambda decider: begins.append(now[0]))
+    monkeypatch.setattr(recording_module, "start_over", lambda decider: begins.append(now[0]))
     with recording(model, tmp_path / "a.tape", keep=Novelty(), **DELETES) as parts:
         for _ in range(200):
             parts.novelty_lost(made_room=True)

@@ -21,8 +21,8 @@ from calltape_recorder.bounds import (
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot.call import QueuedCall, Side
-from calltape_recorder.snapshot.facts import Outline, with_ints
+from calltape_recorder.snapshot.call import QueuedCall
+from calltape_recorder.snapshot.side import Outline, Side, with_ints
 from calltape_recorder.snapshot.side_cache import SideCache
 from calltape_recorder.snapshot.snapshots import CapturedSide
 from calltape_recorder.threads import Count, RLock, new_count, value_of

@@ -5,8 +5,8 @@ first, and the right one only if the answer is still open. So a limit belongs on
 ``Novelty() | Rate(0.01) & PerSecond(5)`` keeps every call that adds evidence, and of a hundredth of
 the others at most five a second. The manifest says ``str(policy)``.
 
-A flight recorder decides later: it holds the calls that no policy keeps, until something asks for
-them.
+A flight recorder (:mod:`calltape_recorder.keep.flight_recorder`) decides later about the calls that
+no policy keeps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calltape_schema import TapeError
 
 if TYPE_CHECKING:  # these import torch, and calltape-record reads policies without it
     from calltape_recorder.capture.structures import Structure
-    from calltape_recorder.snapshot.facts import Outline
+    from calltape_recorder.snapshot.side import Outline
 
 
 @dataclass(eq=False, slots=True)
@@ -266,29 +266,6 @@ class When(Keep):
     def __str__(self) -> str:
         name = getattr(self.predicate, "__qualname__", type(self.predicate).__name__)
         return f"when({name[:200]})"
-
-
-@dataclass(frozen=True)
-class FlightRecorder:
-    """The limits of a flight recorder, which holds the latest calls that ``keep`` did not select.
-    Their memory is in addition to ``max_queue_bytes``.
-
-    Args:
-        calls: how many calls it holds at most.
-        bytes: how many bytes of their tensors, texts and large new structures it holds at most.
-
-    Raises:
-        TapeError: ``usage`` for anything but positive ints.
-    """
-
-    calls: int = 100
-    bytes: int = 64 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        for name, value in (("calls", self.calls), ("bytes", self.bytes)):
-            if type(value) is not int or value < 1:
-                reason = f"FlightRecorder({name}={value!r})"
-                raise TapeError("usage", reason, advice="pass an int, 1 or more")
 
 
 def settled(verdict: Verdict) -> int:

@@ -1,4 +1,4 @@
-"""A recorded call on its way from the application to the tape, and the copies of its two sides.
+"""A recorded call on its way from the application to the tape, and the chunks that it yields.
 
 The application side fills it in while the call runs; the writer reads it when the call has ended.
 What a generator yields is copied chunk by chunk, and becomes one output that is a list.
@@ -6,17 +6,17 @@ What a generator yields is copied chunk by chunk, and becomes one output that is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.scalars import text_bytes
-from calltape_recorder.capture.structures import Structure, Structures, Wanted, spell_out
+from calltape_recorder.capture.structures import Structures, Wanted, spell_out
 from calltape_recorder.capture.walk import Walked, capture_output
-from calltape_recorder.snapshot.buffers import SPAN, SideCopies
-from calltape_recorder.snapshot.copies import pieces_of
+from calltape_recorder.snapshot.buffers import SPAN
 from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.drop_reasons import DropReason
 
@@ -28,70 +28,8 @@ _TOO_MUCH = "more than one call can hold"
 _ONE_CHUNK = ("outputs", ("list", 1, None))
 
 
-class Side:
-    """Copied inputs or outputs of a call.
-
-    Attributes:
-        facts: of its leaves.
-        wanted: of which leaves the bytes are kept: as in its structure, but for a list of chunks.
-        places, spans: the copies; see :data:`~calltape_recorder.snapshot.buffers.SideCopies`.
-        origins: of each leaf the origin of its bytes and of their first part, see
-            :class:`~calltape_recorder.snapshot.earlier_copies.EarlierCopy`.
-        joined: the bytes of all leaves, one behind the other, if these are few; else None. There
-            are no places then.
-        template: the same without these bytes, which sides that look the same share; None if there
-            is none.
-        is_template: whether it is such a side itself.
-    """
-
-    # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
-    __slots__ = (
-        "facts", "is_template", "joined", "origins", "places", "scalars", "spans", "structure",
-        "template", "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        structure: Structure,
-        scalars: Sequence[Any],
-        facts: SideFacts,
-        copies: SideCopies = ((), b""),
-        wanted: Wanted | None = None,
-        origins: bytes = b"",
-        joined: bytes | None = None,
-        template: Side | None = None,
-    ) -> None:
-        # Bytes, and tuples of bytes, are nothing to Python's garbage collector, however many calls
-        # wait.
-        self.structure = structure
-        self.scalars = tuple(scalars)
-        self.facts = facts
-        self.places, self.spans = tuple(copies[0]), copies[1]
-        self.wanted = structure.wanted if wanted is None else wanted
-        self.origins = origins
-        self.joined = joined
-        self.template = template
-        self.is_template = False
-
-    def pieces(self) -> Sequence[Any]:
-        """The copy of each leaf, made anew; None if it has none."""
-        if self.joined is not None:
-            return split(self.joined, self.facts.sizes)
-        return pieces_of(self.places, self.spans)
-
-
-def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
-    """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
-    parts: list[bytearray | None] = []
-    begin = 0
-    for size in sizes:
-        parts.append(bytearray(joined[begin : begin + size]) if size else None)
-        begin += size
-    return parts
-
-
 class Owner(Protocol):
-    """What records a call: its pipeline."""
+    """What records a call: its recording."""
 
     def lost(self, call: Call) -> None:
         """Counts a call that nothing refers to any more, and that nobody counted."""
@@ -100,7 +38,7 @@ class Owner(Protocol):
 class QueuedCall:
     """One call on its way to the tape. Times are in nanoseconds.
 
-    ``owner`` is the pipeline that records the call. ``is_provisional`` tells whether the call is
+    ``owner`` is the recording that records the call. ``is_provisional`` tells whether the call is
     for the flight recorder only, ``is_novel`` whether it is kept because none before was like it.
     ``outputs_missing`` says in the words of a tape why not all outputs are there, ``outputs_lost``
     for which reason they are not although they were wanted. ``cost_ns`` is what the recorder added

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -310,60 +309,3 @@ def leaf_document(
         if alias.offset:
             document["offset"] = alias.offset
     return document
-
-
-# What is read of all leaves of a side first, for policies and counts: as little as that takes.
-
-Outline = tuple[Any, ...]
-"""The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
-of another type."""
-
-_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
-
-
-def outline_of(leaves: list[Any]) -> Outline:
-    """The dtypes and shapes of the leaves of one side of a call."""
-    for leaf in leaves:  # all() of a generator takes longer
-        if type(leaf) is not _Tensor:
-            break
-    else:
-        try:
-            return (*map(_dtype, leaves), *map(_shape, leaves))
-        except Exception as error:
-            if is_interrupt(error):
-                raise
-    read = [_careful(leaf) for leaf in leaves]
-    return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
-
-
-def lasting(outline: Outline) -> Outline:
-    """An outline of leaves, scalars or not, of tuples that last."""
-    return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
-
-
-def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
-    """An outline of leaves, extended by the ints among these scalars."""
-    return (*outline, *[value if type(value) is int else None for value in scalars])
-
-
-def _careful(leaf: Any) -> tuple[Any, Any]:
-    """The dtype and shape of an array, or of a tensor subclass, whose own code must not run."""
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            if issubclass(type(leaf), _Tensor):
-                return dtype_of(leaf), _sizes_of(leaf)
-            # Not the dtype, whose text may have names of fields, which may be private.
-            return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
-    except Exception as error:
-        if is_interrupt(error):
-            raise
-        return name_of(type(leaf)), ()
-
-
-def _sizes_of(tensor: Any) -> tuple[int, ...]:
-    try:
-        return tuple([int(size) for size in shape_of(tensor)])
-    except Exception as error:  # a nested tensor in the strided layout has no shape
-        if is_interrupt(error):
-            raise
-        return ()

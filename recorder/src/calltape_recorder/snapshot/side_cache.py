@@ -26,18 +26,16 @@ from calltape_recorder.capture.contexts import (
 )
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.buffers import array_type
-from calltape_recorder.snapshot.call import Side
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
-    Outline,
     is_plain,
     keys_of,
     keys_of_all,
-    lasting,
     storage_offset,
     untyped_storage,
 )
+from calltape_recorder.snapshot.side import Outline, Side, lasting
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_recorder.threads import RLock, is_interrupt, new_count, value_of
 

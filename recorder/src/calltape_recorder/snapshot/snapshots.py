@@ -15,11 +15,12 @@ from calltape_recorder.capture.contexts import Traced, function_modes, is_tracin
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.walk import Walked, capture_inputs, capture_output
-from calltape_recorder.snapshot.call import Call, Side
+from calltape_recorder.snapshot.call import Call
 from calltape_recorder.snapshot.copies import copy_leaves
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, EarlierCopies, QueueMemory
-from calltape_recorder.snapshot.facts import Outline, data_ptr, outline_of, with_ints
+from calltape_recorder.snapshot.facts import data_ptr
+from calltape_recorder.snapshot.side import Outline, Side, outline_of, with_ints
 from calltape_recorder.snapshot.side_cache import CachedSide, SideCache, SideGuards
 from calltape_recorder.snapshot.side_facts import SideFacts, read_facts
 

@@ -16,10 +16,11 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
     BoundedDict,
 )
-from calltape_recorder.snapshot.call import QueuedCall, Side, split
+from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import INTEGERS, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
+from calltape_recorder.snapshot.side import Side, split
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.blob import (
     INTEGER_FORMATS,

@@ -25,8 +25,9 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
-from calltape_recorder.snapshot.call import OMITTED, Call, QueuedCall, Side
+from calltape_recorder.snapshot.call import OMITTED, Call, QueuedCall
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import (
     Event,
     HasLock,

@@ -17,7 +17,8 @@ from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.omissions import Omissions, strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.host.target import describe_producer, rank_now
-from calltape_recorder.keep.admission import Admission, Answer, FlightCalls
+from calltape_recorder.keep.admission import Admission, Answer
+from calltape_recorder.keep.flight_recorder import FlightCalls
 from calltape_recorder.keep.ledger import Ledger, State, Stats, UnkeptCounter
 from calltape_recorder.keep.policies import (
     CallView,
@@ -47,7 +48,7 @@ from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 _LIVE_SEED = 0x5EED
 
 
-class Pipeline:
+class Recording:
     """Counters, queue, writer and files of one recording in one process.
 
     Args:
