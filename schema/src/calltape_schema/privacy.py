@@ -1,22 +1,15 @@
-"""What tells data of users from names and settings that stand in code, and the patterns of paths in
-which users name leaves whose values are omitted: ``mask``, ``cache.*``, ``outputs.*``.
+"""Tells what users passed from names and settings that stand in code, and matches leaves with the
+patterns in which users name them: ``mask``, ``cache.*``, ``outputs.*``.
 
-The recorder omits by these rules, and the analyzer redacts by them. A leaf has several names
-where it can be named by its place and by its parameter. A pattern matches all leaves below what it
-names as well.
-
-Keys of a dict are data if they do not come back, as the ids of requests. A key that stands in code
-comes back in many calls, alone or with others. A key that was made for a request is there in one
-call, or in the few calls that serve the request. Such keys are no structure: each call would be of
-a structure of its own. The recorder asks this for its policies, and the analyzer for its variants.
+The recorder omits values by these rules, and the analyzer redacts by them. A leaf has several names
+if it has both a place and a parameter. A pattern also matches all leaves below what it names.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any
@@ -130,43 +123,3 @@ def literal_of(pattern: str) -> str:
 def specificity(pattern: str) -> int:
     """How many characters of a pattern are no wildcards."""
     return sum(character not in _WILDCARDS and character != _CLOSING for character in pattern)
-
-
-_FEW = 8
-"""So many values may a text have that selects a program, and so many keys a dict."""
-_FEW_THAT_STAY = 32
-"""So many keys may come and go in sets of several calls: optional fields do so, too."""
-_RARE = 4
-"""A key is rare if no more than one in so many sets has it."""
-_MAX_SETS = 1024
-_MAX_KEYS = 16_384
-
-
-class KeySets:
-    """The different sets of keys that a dict at one place has in calls. Their order does not
-    matter. After 1,024 sets no more are looked at."""
-
-    def __init__(self) -> None:
-        self._sets: set[Hashable] = set()
-        self._counts: Counter[Hashable] = Counter()
-
-    def add(self, keys: Iterable[Hashable]) -> bool:
-        """Adds the keys of a call; tells whether there was no such set."""
-        key_set = frozenset(keys)
-        if len(self._sets) >= _MAX_SETS or len(self._counts) >= _MAX_KEYS or key_set in self._sets:
-            return False
-        self._sets.add(key_set)
-        self._counts.update(key_set)
-        return True
-
-    def lasting(self) -> frozenset[Hashable] | None:
-        """The keys that come back, if the others are data; None if none is."""
-        sets = len(self._sets)
-        if sets <= _FEW:
-            return None
-        rare = [count for count in self._counts.values() if count * _RARE <= sets]
-        many = _FEW if all(count == 1 for count in rare) else _FEW_THAT_STAY
-        # Who comes once and goes once changes the set twice.
-        if len(rare) <= many or 2 * len(rare) < sets:
-            return None
-        return frozenset(key for key, count in self._counts.items() if count * _RARE > sets)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import MAX_DATA_KEY_PLACES
-from calltape_schema.privacy import FEW_NUMBERS, KeySets, is_position
+from calltape_schema.data_keys import KeySets
+from calltape_schema.privacy import FEW_NUMBERS, is_position
 
 _NUMBERS = frozenset(("int", "float", "complex"))
 _LISTS = frozenset(("list", "tuple", "set", "frozenset"))
