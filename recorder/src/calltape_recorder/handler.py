@@ -114,7 +114,7 @@ class CallHandler:
 
             if kept is None and inputs is not None:
                 outline = inputs.outline if inputs.scalars else inputs.sizes
-                kept = recording.decide(
+                kept = recording.decisions.decide(
                     CallView(number, args, kwargs, inputs.structure, outline, inputs.scalars)
                 )
 
@@ -153,7 +153,7 @@ class CallHandler:
             recording.drop(call, reason)
         else:
             if reason is not DropReason.TRACING:
-                recording.novelty_lost()
+                recording.decisions.lose_novelty()
             admission.ledger.drop(reason)
         return reason in (DropReason.TRACING, DropReason.QUEUE_FULL)
 

@@ -1,24 +1,26 @@
-"""The first decision about every call: do the policies keep it, as far as its number tells?"""
+"""Decides whether a call is kept: first by its number alone, then by its inputs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from calltape_recorder.keep.policies import Decider
+from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
+from calltape_recorder.keep.policies import CallView, Decider, settled, start_over
 
 if TYPE_CHECKING:  # these import torch, and calltape-record reads policies without it
     from calltape_recorder.keep.ledger import Ledger
     from calltape_recorder.snapshot.side_cache import SideCache
 
-P = TypeVar("P")
+R = TypeVar("R")
 
 Answer = Callable[[int, Any], int | None] | Literal[True] | None
 """Tells by a call's number whether the call is kept. True if all calls are kept. None, or a
 function that returns None, if the recorder has to look at the call to know."""
 
 
-class Admission(Generic[P]):
+class Admission(Generic[R]):
     """What the recorder needs for every call, kept or not.
 
     If few calls are kept, most calls use nothing else of the recorder. The processor's caches are
@@ -37,7 +39,7 @@ class Admission(Generic[P]):
     __slots__ = ("by_number", "gap", "holds_unkept", "ledger", "recording", "side_cache")
 
     def __init__(
-        self, recording: P, ledger: Ledger, side_cache: SideCache, *, holds_unkept: bool
+        self, recording: R, ledger: Ledger, side_cache: SideCache, *, holds_unkept: bool
     ) -> None:
         self.recording = recording
         self.ledger = ledger
@@ -62,3 +64,45 @@ class Admission(Generic[P]):
 
         self.by_number = answer if sample is None and gap_of is None else by_number
         self.gap = gap
+
+
+class Decisions:
+    """Decides about calls whose number does not tell enough.
+
+    Policies remember which calls they kept, so that they keep nothing twice. If kept calls are
+    lost, policies start over: they must keep calls like these again.
+    """
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+        self._is_novelty_lost = False
+        self._is_short_of_room = False
+        self._remember_seconds = REMEMBER_SECONDS
+        self._remembers_until = 0.0
+
+    def decide(self, view: CallView) -> int:
+        """Whether a call is kept. An exception of the application's predicate passes through; no
+        lock is held while the predicate runs."""
+        if self._is_novelty_lost:
+            self._start_over()
+        return settled(self._decider(view.number, view))
+
+    def lose_novelty(self, *, made_room: bool = False) -> None:
+        """Notes that a kept call will not be on the tape, or that its file is gone. Takes no lock.
+
+        Args:
+            made_room: whether a file with novel calls made room for others. If the bound is too
+                small for all of them, keeping them again each time would delete them each time. So
+                policies start over more and more seldom.
+        """
+        self._is_novelty_lost = True
+        self._is_short_of_room = self._is_short_of_room or made_room
+
+    def _start_over(self) -> None:
+        now = time.monotonic()
+        if now >= self._remembers_until:
+            longer = min(2 * self._remember_seconds, MAX_REMEMBER_SECONDS)
+            self._remember_seconds = longer if self._is_short_of_room else REMEMBER_SECONDS
+            self._remembers_until = now + self._remember_seconds
+            self._is_novelty_lost = self._is_short_of_room = False
+            start_over(self._decider)

@@ -111,10 +111,12 @@ class ClosedSegments:
         if self._cursor >= len(self._all):
             self._cursor = 0
         some = self._all[self._cursor : self._cursor + _LOOKS]
-        on_lost_file = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
-        for closed in on_lost_file:
+        moved = [
+            closed for closed in some if closed not in self.unsealed and not closed.tape.is_there()
+        ]
+        for closed in moved:
             self._remove(closed)
-        self._cursor += len(some) - len(on_lost_file)
+        self._cursor += len(some) - len(moved)
 
     def expire(self, seconds: float) -> None:
         """Deletes the files that ended so many seconds ago, and counts their calls."""

@@ -127,7 +127,8 @@ class Segments:
         max_file_bytes: how many bytes a file should have; None if there is no bound. What is
             appended at once is in one file, so it should not be more.
         written_bytes: how many bytes were written to tapes, those too that are gone by now.
-        file: counts the files that were begun. A call may refer to bytes of the current file alone.
+        file_serial: the serial number of the current file. A call may refer to bytes of its own
+            file alone.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -156,7 +157,7 @@ class Segments:
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
-        self.file = 0
+        self.file_serial = 0
         self._closed = ClosedSegments(ledger, on_lost_file, notices, self._finish, self._announce)
         self._manifest: Manifest | None = None
         self._began = self._counted = time.monotonic()
@@ -206,17 +207,18 @@ class Segments:
         self._new_bytes = len(manifest_member(longest)) + COUNTS_BYTES
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[NewCall], novel_calls: int = 0, file: int = 0) -> None:
+    def append(self, calls: Sequence[NewCall], novel_calls: int = 0, file_serial: int = 0) -> None:
         """Appends whole calls, to the next file if this one is full.
 
         Args:
             calls: to append.
             novel_calls: how many of them were like none before.
-            file: the file that they were encoded for, see :attr:`file`.
+            file_serial: the file that they were encoded for.
 
         Raises:
             OSError: none of these calls counts as written.
-            Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
+            LimitReached: a bound was reached. No file is deleted for calls that would not fit
+                anyway.
             OtherFile: they refer to bytes of another file than the one that is next.
             TapeError: ``limit``: a record is larger than a reader takes.
         """
@@ -239,7 +241,7 @@ class Segments:
             self._make_room(append)
         finally:
             self._first = None
-        if file != self.file and any("at" in call.record for call in calls):
+        if file_serial != self.file_serial and any("at" in call.record for call in calls):
             raise OtherFile
         tape = self._tape or self._begin_next(first)
         before, is_first = tape.size, not tape.calls
@@ -259,7 +261,7 @@ class Segments:
         tape, self._tape = self._tape, None
         if tape is None:
             return
-        self.file += 1
+        self.file_serial += 1
         accounts = self._accounts(tape)
         self._counts_written = Coverage(), accounts.next_call
         self._closed.add(tape, self._number, accounts)
@@ -458,7 +460,7 @@ class Segments:
         """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
         are any."""
         self._tape = self._counts_written = None
-        self.file += 1
+        self.file_serial += 1
         table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()

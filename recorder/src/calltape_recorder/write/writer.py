@@ -358,16 +358,19 @@ class Writer:
 
     def _encode(self, call: QueuedCall) -> NewCall | None:
         try:
-            return self._encoder.encode(call, self._segments.file)
+            return self._encoder.encode(call, self._segments.file_serial)
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
             self._account([call], DropReason.INTERNAL)
             return None
 
     def _write(self, calls: list[QueuedCall], encoded: list[NewCall]) -> None:
-        novel_calls, file = sum([call.is_novel for call in calls]), self._segments.file
+        novel_calls, file_serial = (
+            sum([call.is_novel for call in calls]),
+            self._segments.file_serial,
+        )
         try:
-            self._segments.append(encoded, novel_calls, file)
+            self._segments.append(encoded, novel_calls, file_serial)
         except OtherFile:
             calls, encoded = self._anew(calls)
             if calls:
