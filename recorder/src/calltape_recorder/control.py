@@ -8,7 +8,7 @@
 recording begins. ``"rate": null`` means every call again. A state that the file set ends when its
 key is left out. ``seal`` and ``dump`` are counters. A change of the value makes the action happen
 once; the value that the file has when recording begins is not a change. If the file is deleted,
-nothing changes. A file is refused if anybody but this user or root may write or replace it.
+nothing changes. A file is rejected if anybody but this user or root may write or replace it.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class ControlFile:
                 return None
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
-                refused = why_untrusted(self.path, os.fstat(descriptor))
-                if refused is not None:
+                distrust = why_untrusted(self.path, os.fstat(descriptor))
+                if distrust is not None:
                     # Every poll looks at it again, because its permissions may change while its
                     # text does not.
-                    self.trouble = f"rejected: {refused}"
-                    self._warn(f"the control file {self.path} is rejected: {refused}")
+                    self.trouble = f"rejected: {distrust}"
+                    self._warn(f"the control file {self.path} is rejected: {distrust}")
                     return None
                 text = file.read(MAX_CONTROL_BYTES)
             if _state_of(self.path) != seen:

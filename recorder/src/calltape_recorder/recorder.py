@@ -138,7 +138,7 @@ class Recorder:
             observed = Observed(since_ns=now_ns(), reason=FOUND) if running else None
             self._begin(recording, target, observed)
             self._names.set_root(module)
-            self._attachment = self._put_on(module)
+            self._attachment = self._attachment_to(module)
             for warning in blind_spots(module, via):
                 recording.notices.warn(warning)
             if self._forks is None:
@@ -166,9 +166,9 @@ class Recorder:
         if recording is None:
             return False
         self._hand_over_ended()
-        done = recording.writer.flush(timeout)
+        is_done = recording.writer.flush(timeout)
         say_deferred()
-        return done
+        return is_done
 
     def close(self) -> None:
         """Detaches, writes what is queued, and seals the tape. It can be called more than once."""
@@ -178,14 +178,14 @@ class Recorder:
         """The counts of this process at this moment."""
         recording = self._handler.recording
         if recording is None:
-            found = Stats(0, 0, paused=self._settings.paused, state="forked")
+            stats = Stats(0, 0, paused=self._settings.paused, state="forked")
         else:
-            found = recording.stats(self._state)
+            stats = recording.stats(self._state)
         attachment = self._attachment
         copies = self._copies + (0 if attachment is None else value_of(attachment.copies))
         control = None if self._control is None else self._control.trouble
         say_deferred()
-        return replace(found, control=control, copies=copies)
+        return replace(stats, control=control, copies=copies)
 
     def pause(self) -> None:
         """Only counts calls from now on."""
@@ -277,10 +277,10 @@ class Recorder:
                 except Exception as error:
                     self._handler.close()
                     trouble = error
-            made = self._handler.recording
+            current = self._handler.recording
         if trouble is not None:  # said without the lock, in which other threads' first calls wait
             say(logging.WARNING, f"nothing is recorded in a forked process: {trouble}")
-        return made
+        return current
 
     def _enter(self, recording: Recording) -> None:
         """Sends calls to this recording from now on, with the pause and the rate that hold."""
@@ -298,7 +298,7 @@ class Recorder:
             self._control = self._control.renewed()
         return recording
 
-    def _put_on(self, module: Any) -> Attachment:
+    def _attachment_to(self, module: Any) -> Attachment:
         if self._options.via == "method":
             return ReplacedMethod(module, self._options.method, self._handler)
         try:

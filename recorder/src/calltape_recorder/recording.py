@@ -311,4 +311,4 @@ class Recording:
             self.ledger.stop(DropReason.MAX_SECONDS)
         self.segments.check()
         self._also_each_second()
-        self._news.look(self.stats("recording"), self.writer.refused, self.ledger.stopped)
+        self._news.look(self.stats("recording"), self.writer.failure, self.ledger.stopped)

@@ -94,23 +94,23 @@ def start_thread(run: Callable[[], None], name: str) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
     else:  # a Thread would be a greenlet
 
-        def run_apart() -> None:
-            _apart.add(get_ident())
+        def run_beside_greenlets() -> None:
+            _beside_greenlets.add(get_ident())
             try:
                 run()
             finally:
-                _apart.discard(get_ident())
+                _beside_greenlets.discard(get_ident())
 
-        _start(run_apart, ())
-
-
-def is_apart() -> bool:
-    """Whether this thread is the recorder's, beside one of greenlets: it must not take their locks,
-    such as those of logging."""
-    return get_ident() in _apart
+        _start(run_beside_greenlets, ())
 
 
-_apart: set[int] = set()
+def is_beside_greenlets() -> bool:
+    """Whether this is a thread of the recorder, and another thread runs greenlets. It must not take
+    their locks, such as those of logging."""
+    return get_ident() in _beside_greenlets
+
+
+_beside_greenlets: set[int] = set()
 
 
 def wait_for(event: Event, seconds: float) -> bool:
@@ -151,7 +151,7 @@ class HasLock(Protocol):
 
 
 @contextlib.contextmanager
-def lent(owners: Sequence[HasLock]) -> Iterator[None]:
+def locks_released(owners: Sequence[HasLock]) -> Iterator[None]:
     """Releases the locks of these owners that this thread holds, until the block ends."""
     # threading.Condition uses the same methods of a lock. They tell whether this thread holds it,
     # release it completely, however often it was taken, and take it again as often.

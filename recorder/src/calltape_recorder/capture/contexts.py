@@ -40,9 +40,9 @@ _DEVICES = (
     *(["xpu"] if torch.xpu._is_compiled() else []),
 )
 """The types of devices that this build of torch has autocast for."""
-_ANOTHER = torch._C._get_privateuse1_backend_name
+_registered_device = torch._C._get_privateuse1_backend_name
 """The type of device that a library has registered, by its name."""
-_NONE = "privateuseone"
+_NO_NAME = "privateuseone"
 
 
 # This is no public interface of torch. It answers for all types of devices at once.
@@ -82,8 +82,8 @@ def context_document(context: Context) -> dict[str, Any] | None:
 
 
 def _autocast_now() -> tuple[tuple[str, str], ...]:
-    another = _ANOTHER()
-    devices = _DEVICES if another == _NONE else (*_DEVICES, another)
+    another = _registered_device()
+    devices = _DEVICES if another == _NO_NAME else (*_DEVICES, another)
     return tuple([(one, _name(torch.get_autocast_dtype(one))) for one in devices if _is_on(one)])
 
 
@@ -104,13 +104,13 @@ def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
     where torch keeps that."""
     if "training" in vars(reference()):
 
-        def kept() -> bool:
+        def from_dict() -> bool:
             model = reference()
             return model is not None and model.__dict__.get("training") is True
 
-        return kept
+        return from_dict
 
-    def asked() -> bool:  # a module that is scripted or compiled has it elsewhere
+    def from_attribute() -> bool:  # a module that is scripted or compiled has it elsewhere
         model = reference()
         try:
             return model is not None and model.training is True
@@ -119,7 +119,7 @@ def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
                 raise
             return False
 
-    return asked
+    return from_attribute
 
 
 # Calls that do not run the model: something traces them.

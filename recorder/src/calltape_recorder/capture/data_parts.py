@@ -12,6 +12,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import MAX_DATA_KEY_PLACES
@@ -23,8 +24,8 @@ _LISTS = frozenset(("list", "tuple", "set", "frozenset"))
 _NAMED = frozenset(("dict", "namedtuple", "dataclass", "object", "nested"))
 
 
-class End(NamedTuple):
-    """A place in a structure: behind so many tokens, leaves and scalars."""
+class Boundary(NamedTuple):
+    """A place in a structure: how many tokens, leaves and scalars come before it."""
 
     tokens: int
     leaves: int
@@ -37,12 +38,12 @@ class PlacedDict(NamedTuple):
     Attributes:
         path: where it is.
         token: of the dict: its kind, the tokens of its keys, and its class.
-        ends: where its first entry begins, and where each entry ends.
+        boundaries: where its first entry begins, and where each entry ends.
     """
 
     path: str
     token: tuple[Any, ...]
-    ends: tuple[End, ...]
+    boundaries: tuple[Boundary, ...]
 
 
 class Core(NamedTuple):
@@ -66,15 +67,15 @@ class DataKeys:
         self._places: dict[str, KeySets | frozenset[Any]] = {}
 
     def core_of(
-        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
+        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: Boundary
     ) -> Core | None:
         """What is left of a new structure, from its tokens, its dicts and its end; None if all of
         it is."""
         left = dict(enumerate(tokens))
         leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
         is_whole = True
-        for placed in sorted(dicts, key=lambda placed: placed.ends[0]):
-            place = placed.ends[0].tokens - 1
+        for placed in sorted(dicts, key=lambda placed: placed.boundaries[0]):
+            place = placed.boundaries[0].tokens - 1
             if place not in left:
                 continue  # it stands at a key that is data
             hashes = tuple(map(hash, placed.token[1]))
@@ -86,12 +87,12 @@ class DataKeys:
                 n for n, hashed in zip(placed.token[1], hashes, strict=True) if hashed in lasting
             )
             left[place] = ("data keys", names, placed.token[2])
-            for key, begin, behind in zip(hashes, placed.ends, placed.ends[1:], strict=False):
+            for key, (begin, end_of_entry) in zip(hashes, pairwise(placed.boundaries), strict=True):
                 if key not in lasting:
-                    for token in range(begin.tokens, behind.tokens):
+                    for token in range(begin.tokens, end_of_entry.tokens):
                         del left[token]
-                    leaves.difference_update(range(begin.leaves, behind.leaves))
-                    scalars.difference_update(range(begin.scalars, behind.scalars))
+                    leaves.difference_update(range(begin.leaves, end_of_entry.leaves))
+                    scalars.difference_update(range(begin.scalars, end_of_entry.scalars))
         if is_whole:
             return None
         return Core(hash(tuple(left.values())), tuple(sorted(leaves)), tuple(sorted(scalars)))

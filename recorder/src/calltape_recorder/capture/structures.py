@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.bounds import MAX_STRUCTURES, BoundedDict
 from calltape_recorder.capture.contexts import context_document
-from calltape_recorder.capture.data_parts import Core, DataKeys, End, PlacedDict, data_lists
+from calltape_recorder.capture.data_parts import Boundary, Core, DataKeys, PlacedDict, data_lists
 from calltape_recorder.capture.names import MODULE, type_name
 from calltape_recorder.capture.omissions import Degree, Omissions
 from calltape_recorder.threads import RLock, new_count
@@ -128,7 +128,7 @@ class Structures:
             if structure is not None:  # another thread built it meanwhile
                 return structure
             if builder.dicts:
-                built.core = self._data_keys.core_of(spelled, builder.dicts, builder.end())
+                built.core = self._data_keys.core_of(spelled, builder.dicts, builder.boundary())
             for key in {tokens, spelled}:
                 self._known.keep(key, built)
         self._on_new(built)
@@ -323,8 +323,10 @@ class _Builder:
 
     def _in_list(self, at: _Position) -> _Position:
         """Where the elements of the current token are, which is a list."""
-        told = self._lists.get(self._place)
-        return at if told is None else at._replace(is_data=True, is_state=at.is_state and not told)
+        has_own_numbers = self._lists.get(self._place)
+        if has_own_numbers is None:
+            return at
+        return at._replace(is_data=True, is_state=at.is_state and not has_own_numbers)
 
     def _dict(self, token: Any, at: _Position) -> dict[str, Any]:
         _, tokens, cls = token
@@ -333,21 +335,21 @@ class _Builder:
         # The names of modules stand in code.
         shown = self._shown(keys, at, [keys[i] for i in modules])
         inside = self._in_list(at)
-        ends = [self.end()]
+        boundaries = [self.boundary()]
         children: list[dict[str, Any]] = []
         for child in self._below(shown, keys, inside):
             children.append(self._node(child))
-            ends.append(self.end())
+            boundaries.append(self.boundary())
         if at.path != "kwargs" and self._root != "outputs":
-            self.dicts.append(PlacedDict(at.path, token, tuple(ends)))
+            self.dicts.append(PlacedDict(at.path, token, tuple(boundaries)))
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         if modules:
             node["modules"] = modules
         return node if cls is None else {**node, "type": self._type(cls)}
 
-    def end(self) -> End:
+    def boundary(self) -> Boundary:
         """Where the builder is: behind so many tokens, leaves and scalars."""
-        return End(self._place + 1, len(self._keys), self._scalars)
+        return Boundary(self._place + 1, len(self._keys), self._scalars)
 
     def _fields(
         self, kind: str, names: Sequence[Any], cls: type | None, at: _Position
@@ -385,8 +387,8 @@ class _Builder:
     def _below(
         self, shown: Sequence[Any], keys: Sequence[Any], at: _Position
     ) -> Iterator[_Position]:
-        for one, key in zip(shown, keys, strict=True):
-            yield at.below(_readable(one), None if one is key else _readable(key))
+        for shown_key, key in zip(shown, keys, strict=True):
+            yield at.below(_readable(shown_key), None if shown_key is key else _readable(key))
 
 
 def _is_small(part: str) -> bool:

@@ -120,16 +120,16 @@ def capture_inputs(
             tokens = _flat_tokens(context, len(args), names)
             return tokens, leaves, _NO_SCALARS
     walk = Walk(MAX_TREE_NODES, module_names=module_names)
-    found = walk.tokens
+    tokens_so_far = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
-    found += (context, ("tuple", len(args), None))
+    tokens_so_far += (context, ("tuple", len(args), None))
     for value in args:
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    found.append(("dict", names, None))
+    tokens_so_far.append(("dict", names, None))
     for value in kwargs.values():
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    return tuple(found), walk.leaves, walk.scalars
+    return tuple(tokens_so_far), walk.leaves, walk.scalars
 
 
 def capture_output(value: Any) -> Walked:
@@ -250,16 +250,16 @@ def _similar(walk: Walk, children: tuple[Any, ...]) -> int:
         or (names is not None and noted[0] != ("object", names, cls))
     ):
         return 1
-    for column, is_tensor in enumerate(are_tensors):
-        found = values[column::width]
-        one = found[0]
-        if is_tensor or type(one) is _Device:
-            if not all(map(is_, map(type, found), repeat(type(one)))):
+    for number, is_tensor in enumerate(are_tensors):
+        column = values[number::width]
+        first = column[0]
+        if is_tensor or type(first) is _Device:
+            if not all(map(is_, map(type, column), repeat(type(first)))):
                 return 1
-            if not is_tensor and found.count(one) < count:
+            if not is_tensor and column.count(first) < count:
                 return 1
         # One object stands for one token, in any of its places.
-        elif id(type(one)) not in _SINGLE or not all(map(is_, found, repeat(one))):
+        elif id(type(first)) not in _SINGLE or not all(map(is_, column, repeat(first))):
             return 1
     others = [*compress(values[width:], are_tensors * (count - 1))]
     if walk.nested is not None and any(map(_attributes, others)):

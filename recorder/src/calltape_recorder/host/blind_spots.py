@@ -108,20 +108,20 @@ def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> boo
     """Whether a place of a graph that was made of this code may begin at one of these modules: if
     their class has this method, or a function has one as a global or in its closure. Of an argument
     nobody knows which module it was, but the way from there to the part is known."""
-    found = re.match(r"([LG])\['(\w+)'\](.*)", place)
-    if found is None:
+    parts = re.match(r"([LG])\['(\w+)'\](.*)", place)
+    if parts is None:
         return False
-    scope, name, rest = found.groups()
+    scope, name, path = parts.groups()
     if name == "self":
         return any(_code_of(module) is code for module in around)
     if scope == "L" and name not in code.co_freevars:
-        return _may_lead(around, rest)
-    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType]
+        return _may_lead(around, path)
+    functions = [value for value in gc.get_referrers(code) if type(value) is FunctionType]
     values: list[Any] = [
-        one.__globals__.get(name)
+        function.__globals__.get(name)
         if scope == "G"
-        else (one.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        for one in functions
+        else (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        for function in functions
     ]
     for value in tuple(values):
         if type(value) in (dict, list, tuple):
@@ -129,12 +129,12 @@ def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> boo
     return any(value is module for value in values for module in around)
 
 
-def _may_lead(around: list[torch.nn.Module], rest: str) -> bool:
-    """Whether ``rest``, as ``._modules['a']``, may lead from one of these modules to the first,
+def _may_lead(around: list[torch.nn.Module], path: str) -> bool:
+    """Whether ``path``, as ``._modules['a']``, may lead from one of these modules to the first,
     which the others contain."""
-    names = re.findall(r"\._modules\['([^']*)'\]", rest)
-    if rest != "".join(f"._modules['{name}']" for name in names):
-        return True  # another way, which nobody follows here
+    names = re.findall(r"\._modules\['([^']*)'\]", path)
+    if path != "".join(f"._modules['{name}']" for name in names):
+        return True  # a path of another form, which is not followed here
     for module in around:
         part: Any = module
         for name in names:

@@ -20,7 +20,7 @@ from calltape_recorder.host.listener import (
     Attachment,
     Listener,
     breaks_graph,
-    off,
+    set_frame_callback,
     skip_frame,
     vanishing,
 )
@@ -151,8 +151,12 @@ class HookPair(Attachment):
         above: list[Running] = []
         for running in self._of_this_greenlet()[::-1]:
             # The pre-hook runs in the inner function of _call_impl, the post hook in either one.
-            of_it = running.frame
-            if running.kwargs is kwargs or of_it in frames or of_it.f_back is frame:
+            pre_hook_frame = running.frame
+            if (
+                running.kwargs is kwargs
+                or pre_hook_frame in frames
+                or pre_hook_frame.f_back is frame
+            ):
                 for other in above:
                     self._end(other, None)
                 return running
@@ -223,7 +227,7 @@ def _keywords_in(frame: FrameType) -> dict[str, Any]:
 
 @breaks_graph
 def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-    previous = off(None)
+    callback = set_frame_callback(None)
     try:
         if kwargs is None:
             kwargs = _keywords_in(sys._getframe(2))
@@ -240,12 +244,12 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any] | 
         except RecursionError:  # the application is so deep that there is no frame to say so
             pass
     finally:
-        off(previous)
+        set_frame_callback(callback)
 
 
 @breaks_graph
 def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> None:
-    previous = off(None)
+    callback = set_frame_callback(None)
     try:
         if kwargs is None:
             kwargs = _keywords_in(sys._getframe(2))
@@ -259,10 +263,10 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
             ):
                 break
         else:
-            found = pair.matching(kwargs, sys._getframe(2))
-            if found is None:
+            match = pair.matching(kwargs, sys._getframe(2))
+            if match is None:
                 return
-            running = found
+            running = match
         if not pair.remove(running):
             return
         call = running.call
@@ -283,7 +287,7 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
         except RecursionError:  # the application is so deep that there is no frame to say so
             pass
     finally:
-        off(previous)
+        set_frame_callback(callback)
 
 
 class _Inert:

@@ -77,13 +77,14 @@ def assumed_constant(function: F) -> F:
     return function
 
 
-# Nothing compiles the code between ``previous = off(None)`` and ``off(previous)``.
+# Sets the callback of frame evaluation of this thread, and returns the one before. Nothing is
+# compiled while it is None.
 if _functions is not None:
-    off = _functions[0]
+    set_frame_callback = _functions[0]
 else:  # pragma: no cover - no known version of torch
     import torch._dynamo.eval_frame as dynamo
 
-    off = dynamo.set_eval_frame  # type: ignore[attr-defined]  # pyright: ignore
+    set_frame_callback = dynamo.set_eval_frame  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def one_graph() -> bool:
@@ -205,7 +206,7 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
 def notify(method: Callable[[Any, Any], Any], listener: Listener, call: Any, value: Any) -> Any:
     """Tells the listener of a call; ``method`` is one of its methods, and gets these two. The
     result is that of the method; None if it raised."""
-    previous = off(None)
+    callback = set_frame_callback(None)
     try:
         return method(call, value)
     except BaseException as error:
@@ -217,4 +218,4 @@ def notify(method: Callable[[Any, Any], Any], listener: Listener, call: Any, val
             pass
         return None
     finally:
-        off(previous)
+        set_frame_callback(callback)

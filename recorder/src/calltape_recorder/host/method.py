@@ -25,7 +25,7 @@ from calltape_recorder.host.listener import (
     Listener,
     breaks_graph,
     notify,
-    off,
+    set_frame_callback,
     skip_frame,
     vanishing,
 )
@@ -186,7 +186,7 @@ class _Wrapper:
         runs."""
         if self._name is None:
             return
-        previous = off(None)
+        callback = set_frame_callback(None)
         try:
             function = self._function
             cls = type(function.__self__)
@@ -204,7 +204,7 @@ class _Wrapper:
                 self._function, self._kind = function, deferred_kind_of(function)
                 self._run = _compilable(function)
         finally:
-            off(previous)
+            set_frame_callback(callback)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

@@ -16,7 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calltape_recorder.host.listener import Listener, breaks_graph, notify, off, skip_frame
+from calltape_recorder.host.listener import (
+    Listener,
+    breaks_graph,
+    notify,
+    set_frame_callback,
+    skip_frame,
+)
 from calltape_recorder.snapshot.call import Call, Chunks
 
 DeferredKind = Literal["coroutine", "generator", "async generator"]
@@ -129,7 +135,7 @@ def deferred(
 def followed_result(listener: Listener, call: Call, value: Any, *, alone: bool) -> Any:
     """The coroutine or generator that a call returned, or an object that stands for it and records
     it, which is possible if nobody else holds it (``alone``)."""
-    previous = off(None)
+    callback = set_frame_callback(None)
     try:
         kind = DEFERRED_TYPES[id(type(value))]
         if not alone or not _is_new(value, kind):
@@ -141,7 +147,7 @@ def followed_result(listener: Listener, call: Call, value: Any, *, alone: bool) 
         _watches.add(weakref.ref(outer, opening.abandon))
         return outer
     finally:
-        off(previous)
+        set_frame_callback(callback)
 
 
 _watches: set[Any] = set()

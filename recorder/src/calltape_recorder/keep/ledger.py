@@ -206,7 +206,7 @@ class Ledger:
         # Every call runs these two. If nothing has to be checked, they are the counters themselves.
         self.next_number: Callable[[], int | None]
         self.skip: Callable[[], object] = (
-            self._skipped[DropReason.POLICY].__next__ if max_calls is None else self._take_back
+            self._skipped[DropReason.POLICY].__next__ if max_calls is None else self._skip_accepted
         )
         self._limit()
 
@@ -237,7 +237,7 @@ class Ledger:
     def _limit(self) -> None:
         limits = (self._max_calls, self._stopped, self._paused or None, self._share)
         if self._is_closed:  # a call that is seen only now is in no file
-            self.next_number = _nothing
+            self.next_number = _do_nothing
             return
         self.next_number = self._numbers.__next__ if limits == (None,) * 4 else self._admit
 
@@ -257,7 +257,7 @@ class Ledger:
             next(self._skipped[reason])
         return None
 
-    def _take_back(self) -> None:
+    def _skip_accepted(self) -> None:
         if self._is_closed:
             return
         next(self._skipped[DropReason.POLICY])
@@ -373,11 +373,11 @@ class Ledger:
         """Counts calls that are neither kept nor dropped as dropped; no call is counted later."""
         with self.lock:
             self._is_closed = True
-            self.skip = _nothing
+            self.skip = _do_nothing
             self._limit()
-            rest = -self.kept - sum(self._all_dropped().values()) + self.seen
-            if rest > 0:
-                self._count(reason, rest)
+            unfinished = -self.kept - sum(self._all_dropped().values()) + self.seen
+            if unfinished > 0:
+                self._count(reason, unfinished)
             self.bytes = 0
 
     def snapshot(self, **others: Any) -> Stats:
@@ -417,7 +417,7 @@ def _coverage_of(outcomes: _Outcomes) -> Coverage:
     return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -338,18 +338,18 @@ class _Bucket:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._most = max(rate, 1.0)
-        self._tokens = self._most
+        self._permits = self._most
         self._filled = time.monotonic()
         self._lock = RLock()
 
     def __call__(self, number: int, view: Any) -> bool:
         with self._lock:
             now = time.monotonic()
-            self._tokens = min(self._most, self._tokens + (now - self._filled) * self._rate)
+            self._permits = min(self._most, self._permits + (now - self._filled) * self._rate)
             self._filled = now
-            if self._tokens < 1:
+            if self._permits < 1:
                 return False
-            self._tokens -= 1
+            self._permits -= 1
             return True
 
 

@@ -123,10 +123,10 @@ class Chunks:
     def places(self) -> list[Any]:
         """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
         so their memory is given back with the others."""
-        found: list[Any] = []
+        places: list[Any] = []
         for side in self._sides:
-            found += side.places if side.joined is None else side.pieces()
-        return [*found, *self._unused]
+            places += side.places if side.joined is None else side.pieces()
+        return [*places, *self._unused]
 
     def next(self) -> bool:
         """Counts a chunk, and returns whether it must be added."""
@@ -138,17 +138,17 @@ class Chunks:
     def add(self, tokens: tuple[Any, ...], side: Side) -> None:
         """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
         can hold it."""
-        more = tokens[len(_ONE_CHUNK) :]
+        added = tokens[len(_ONE_CHUNK) :]
         text = sum([text_bytes(value) for value in side.scalars if type(value) in (str, bytes)])
         # The first chunk always fits: the walk has the same bounds for any output.
         if self._sides and (
-            len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
+            len(self._tokens) + len(added) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
         ):
             self.reason = _TOO_MUCH
             self._unused = side.places
             return
         leaves = sum([len(earlier.facts.per_leaf) for earlier in self._sides])
-        for token in more:  # the leaves of a token are counted from the first chunk on
+        for token in added:  # the leaves of a token are counted from the first chunk on
             if type(token) is tuple and token[0] in ("tensor", "ndarray"):
                 token = token[0], token[1] + leaves
             self._tokens.append(token)
@@ -171,29 +171,29 @@ class Chunks:
                 tuple([fact for side in sides for fact in side.facts.per_leaf]),
                 tuple([shape for side in sides for shape in side.facts.shapes]),
                 tuple([size for side in sides for size in side.facts.sizes]),
-                _same(sides),
-                _storages(sides),
+                _merged_same(sides),
+                _merged_storages(sides),
             ),
-            (self.places, _numbers(SPAN, [(side.spans, side) for side in sides])),
-            _wanted(sides, structure.wanted),
-            _numbers(2, [(side.origins, side) for side in sides]),
+            (self.places, _merged_numbers(SPAN, [(side.spans, side) for side in sides])),
+            _merged_wanted(sides, structure.wanted),
+            _merged_numbers(2, [(side.origins, side) for side in sides]),
         )
 
     def missing(self) -> str | None:
         """Says in words what the list lacks; None if it has all that the generator yields."""
         kept = len(self._sides)
-        told = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
+        cut = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
         if not self.closed:
-            return told
+            return cut
         closed = f"closed by its consumer after {self.count} chunks"
-        return closed if told is None else f"{told}; {closed}"
+        return closed if cut is None else f"{cut}; {closed}"
 
     def raised(self) -> str:
         """Says in words how far a generator came that raised. Its chunks are not kept."""
         return f"raised after {self.count} chunks"
 
 
-def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
+def _merged_numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
     """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
     return b"".join(
         [numbers or bytes(8 * count * len(side.facts.per_leaf)) for numbers, side in sides]
@@ -204,7 +204,7 @@ def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
 # never taken for the same tensor, nor for leaves of the same storage.
 
 
-def _same(sides: list[Side]) -> tuple[int, ...] | None:
+def _merged_same(sides: list[Side]) -> tuple[int, ...] | None:
     if all(side.facts.same is None for side in sides):
         return None
     merged: list[int] = []
@@ -215,7 +215,7 @@ def _same(sides: list[Side]) -> tuple[int, ...] | None:
     return tuple(merged)
 
 
-def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
+def _merged_storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     if all(side.facts.storages is None for side in sides):
         return None
     merged: list[Alias | None] = []
@@ -227,7 +227,7 @@ def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     return tuple(merged)
 
 
-def _wanted(sides: list[Side], of_list: Wanted) -> Wanted:
+def _merged_wanted(sides: list[Side], of_list: Wanted) -> Wanted:
     """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
     wanted: list[bool] = []
     for side in sides:

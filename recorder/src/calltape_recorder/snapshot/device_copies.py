@@ -260,28 +260,30 @@ def copy_out(
     for place, tensor in enumerate(tensors):
         by_device.setdefault(tensor.get_device(), []).append(place)
     for device, places in by_device.items():
-        host, ours = cuda.current_stream(device), stream_of(device)
-        ours.wait_stream(host)
+        app_stream, copy_stream = cuda.current_stream(device), stream_of(device)
+        copy_stream.wait_stream(app_stream)
         try:
             for place in places:  # the application may free this tensor before the copy is done
-                tensors[place].record_stream(ours)
+                tensors[place].record_stream(copy_stream)
             copies = Copies([])
             if copier() is not None:
-                lying = {place: sources[place] for place in places if sources[place] is not None}
-                pieces |= _as_they_lie(lying, device, ours, copies, pool)
+                raw_sources = {
+                    place: sources[place] for place in places if sources[place] is not None
+                }
+                pieces |= _copy_raw(raw_sources, device, copy_stream, copies, pool)
             others = [place for place in places if place not in pieces]
-            pieces |= _computed(others, prepare, ours, copies, pool)
+            pieces |= _copy_with_operators(others, prepare, copy_stream, copies, pool)
             event = cuda.Event()
-            event.record(ours)
-            host.wait_event(event)
+            event.record(copy_stream)
+            app_stream.wait_event(event)
             copies.add(event)
         except Exception:
-            ours.synchronize()
+            copy_stream.synchronize()
             raise
     return [pieces[place] for place in range(len(tensors))]
 
 
-def _as_they_lie(
+def _copy_raw(
     sources: dict[int, Any], device: int, stream: Any, copies: Copies, pool: Buffers
 ) -> dict[int, Piece]:
     """Copies bytes that lie side by side afterwards. One function of the driver copies a tensor:
@@ -302,7 +304,7 @@ def _as_they_lie(
     return pieces
 
 
-def _computed(
+def _copy_with_operators(
     places: list[int], prepare: Callable[[int], torch.Tensor], stream: Any, copies: Copies,
     pool: Buffers,
 ) -> dict[int, Piece]:  # fmt: skip
@@ -312,9 +314,9 @@ def _computed(
         with cuda.stream(stream):
             for place in places:
                 value = prepare(place)
-                mine = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-                mine.copy_(value, non_blocking=True)
-                landing = Landing(mine, mine.nbytes, copies, pool)
+                pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+                pinned.copy_(value, non_blocking=True)
+                landing = Landing(pinned, pinned.nbytes, copies, pool)
                 pieces[place] = Piece(landing.view, landing)
     return pieces
 

@@ -167,7 +167,7 @@ def facts_of(leaf: Any) -> tuple[LeafFacts, Shape]:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return _unreadable(leaf, _why(leaf, error), None)
+            return _unreadable(leaf, _why_unreadable(leaf, error), None)
     if issubclass(cls, _Tensor):
         return _subclass_facts(leaf, cls)
     name = leaf.dtype.name
@@ -227,10 +227,10 @@ def _subclass_facts(t: Any, cls: type) -> tuple[LeafFacts, Shape]:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return _unreadable(t, _why(t, error), cls)
+            return _unreadable(t, _why_unreadable(t, error), cls)
 
 
-def _why(t: Any, error: Exception) -> str:
+def _why_unreadable(t: Any, error: Exception) -> str:
     return "layout nested" if is_nested(t) else f"not readable: {name_of(type(error))}"
 
 

@@ -199,8 +199,8 @@ class TapeFile:
                     return None
                 stream.seek(start)
                 tail = stream.read()
-            found = parse_header(tail[:BLOCK], start)
-            return None if found is None else decode_end(tail[BLOCK : BLOCK + found.size])
+            member = parse_header(tail[:BLOCK], start)
+            return None if member is None else decode_end(tail[BLOCK : BLOCK + member.size])
         except (OSError, TapeError):
             return None
 

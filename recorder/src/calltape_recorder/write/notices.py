@@ -31,7 +31,7 @@ from calltape_recorder.bounds import (
     MAX_TROUBLES,
 )
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
+from calltape_recorder.threads import is_beside_greenlets, is_interrupt, traceback_of
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of
 
@@ -46,27 +46,27 @@ _deferred: deque[tuple[int, str]] = deque(maxlen=MAX_NEWS)
 def say(level: int, text: str) -> None:
     """Logs a line. It never raises: a handler of the application may."""
     line = f"calltape, process {os.getpid()}: {text}"
-    if not is_apart():
-        _put(level, line)
+    if not is_beside_greenlets():
+        _log_line(level, line)
         return
     _deferred.append((level, line))
     if level >= logging.WARNING and _log.isEnabledFor(level):
-        _write(line)
+        _print_line(line)
 
 
 def say_deferred() -> None:
     """Logs what a thread of the recorder could not."""
-    while _deferred and not is_apart():
+    while _deferred and not is_beside_greenlets():
         with contextlib.suppress(IndexError):  # another thread says it, too
-            _put(*_deferred.popleft())
+            _log_line(*_deferred.popleft())
 
 
-def _put(level: int, line: str) -> None:
+def _log_line(level: int, line: str) -> None:
     with contextlib.suppress(Exception):
         _log.log(level, "%s", line)
 
 
-def _write(line: str) -> None:
+def _print_line(line: str) -> None:
     with contextlib.suppress(Exception):  # stderr may be closed, or None
         sys.stderr.write(f"{line}\n")
 
@@ -129,7 +129,7 @@ class Notices:
             # Where Python itself prints nothing but warnings, and nobody forbade these.
             shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
             if kind == BEGINNING and shows_warnings and not _log.hasHandlers():
-                _write(f"calltape, process {os.getpid()}: {text}")
+                _print_line(f"calltape, process {os.getpid()}: {text}")
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
@@ -168,7 +168,7 @@ def _in_one_line(error: BaseException, *, with_text: bool) -> str:
 
 
 # Calls that were lost because they could not be written. Others were on the disk, or never ended.
-_REFUSED = (
+_NOT_WRITTEN = (
     DropReason.DISK_FULL, DropReason.MAX_DISK_BYTES, DropReason.IO, DropReason.QUEUE_FULL,
     DropReason.INTERNAL,
 )  # fmt: skip
@@ -194,22 +194,22 @@ class AccountNews:
         self._losing_since = 0.0
         self._last_write_ns: int | None = None
 
-    def look(self, stats: Stats, refused: DropReason | None, stopped: DropReason | None) -> None:
+    def look(self, stats: Stats, failure: DropReason | None, stopped: DropReason | None) -> None:
         """Is called about once a second by the writer's thread.
 
         Args:
             stats: the accounts.
-            refused: why the last call could not be written; None if it was.
+            failure: why the last call could not be written; None if it was.
             stopped: the bound that was reached, so that no further call is recorded; or None.
         """
-        lost = sum(stats.dropped.get(reason, 0) for reason in _REFUSED)
+        lost = sum(stats.dropped.get(reason, 0) for reason in _NOT_WRITTEN)
         wrote = stats.last_write_ns != self._last_write_ns
-        if refused is None and lost > self._lost and not wrote:
-            refused = DropReason.QUEUE_FULL  # the writer did not even see them
-        if refused is not None:
+        if failure is None and lost > self._lost and not wrote:
+            failure = DropReason.QUEUE_FULL  # the writer did not even see them
+        if failure is not None:
             if self.losing is None:
                 self._losing_since, self._lost_before = time.monotonic(), self._lost
-            self.losing = refused
+            self.losing = failure
         elif wrote and self.losing is not None:
             seconds = time.monotonic() - self._losing_since
             self._notices.tell(

@@ -163,7 +163,7 @@ class Segments:
         self._began = self._counted = time.monotonic()
         # What the files say of the calls since the last one; None if unknown.
         self._counts_written: tuple[Coverage, int] | None = (Coverage(), 0)
-        self._first: int | None = None  # of the calls that are appended just now
+        self._first_appended: int | None = None  # the first call of the append under way
         seconds = options.max_segment_seconds
         self._count_seconds = COUNT_SECONDS if seconds is None else min(seconds, COUNT_SECONDS)
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
@@ -236,11 +236,11 @@ class Segments:
             is_large = most is not None and tape.size + append.size > most
             if is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE:
                 self.roll()
-        self._first = first = min([call.number for call in calls])
+        self._first_appended = first = min([call.number for call in calls])
         try:
             self._make_room(append)
         finally:
-            self._first = None
+            self._first_appended = None
         if file_serial != self.file_serial and any("at" in call.record for call in calls):
             raise OtherFile
         tape = self._tape or self._begin_next(first)
@@ -291,7 +291,7 @@ class Segments:
         Raises:
             OSError: it cannot be written. The file stays readable without it.
         """
-        refused = self._closed.seal()
+        failure = self._closed.seal()
         tape = self._tape
         if tape is not None and tape.calls and not tape.is_whole():
             self._lose(tape)
@@ -304,8 +304,8 @@ class Segments:
                 self._finish(tape, self._accounts(tape), is_last=True)
             finally:
                 tape.close()
-        if refused is not None:
-            raise refused
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Closes the files as they are."""
@@ -366,7 +366,7 @@ class Segments:
             return
         try:
             tape = self._tape or self._begin_next(
-                self._ledger.seen if self._first is None else self._first
+                self._ledger.seen if self._first_appended is None else self._first_appended
             )
             before = tape.size
 
@@ -440,8 +440,8 @@ class Segments:
             # Somebody may have removed the folder, and then its free space is unknown.
             make_folders(os.path.dirname(self.first_path), options.file_mode)
         while options.min_free_bytes is not None:
-            found = os.statvfs(os.path.dirname(self.first_path) or ".")
-            free = found.f_bavail * found.f_frsize - options.min_free_bytes - size
+            disk = os.statvfs(os.path.dirname(self.first_path) or ".")
+            free = disk.f_bavail * disk.f_frsize - options.min_free_bytes - size
             if free >= 0:
                 break
             if -free > self._tape_bytes or not self._delete_one():

@@ -61,7 +61,7 @@ class WriteAhead:
         try:
             if self._is_closed:
                 return
-            file = self._taken()
+            file = self._free_file()
             call.ahead_file = file
             call.outputs_missing = UNDER_WAY
             file.write(call)
@@ -107,7 +107,7 @@ class WriteAhead:
         for file in self._files:
             file.tape.close()
 
-    def _taken(self) -> _File:
+    def _free_file(self) -> _File:
         """A file that no other call has."""
         with contextlib.suppress(IndexError):
             return self._idle.pop()

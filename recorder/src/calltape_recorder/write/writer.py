@@ -32,7 +32,7 @@ from calltape_recorder.threads import (
     Event,
     HasLock,
     get_ident,
-    lent,
+    locks_released,
     sleep,
     start_thread,
     wait_for,
@@ -75,7 +75,7 @@ _SMALL_BYTES = 64 * 1024  # each side of a call that waits as its bytes has fewe
 _PLACES = 3  # of a call or a task
 
 # Number, times, thread, cost and reserved bytes of a call, and whether it is novel.
-_OWN = struct.Struct("<qqQqqq?")
+_CALL_NUMBERS = struct.Struct("<qqQqqq?")
 
 
 class Task(NamedTuple):
@@ -101,12 +101,15 @@ class CallQueue:
     """
 
     def __init__(self, max_bytes: int, batch: int) -> None:
-        # The two sides without their bytes, and these; or None, None, and a call or a task.
+        # Three places each. For a call that waits as bytes: its two sides without their bytes, and
+        # its bytes. For another call, or a task: None, None, and the call or the task.
         self._places: deque[Any] = deque()
         calls = max(FEWEST_QUEUED_CALLS, max_bytes // QUEUED_CALL_BYTES - batch)
-        self._most = _PLACES * calls
-        self._due = min(self._most // 4, _PLACES * (max_bytes // (4 * _SMALL_BYTES)))
-        self._due_objects = _PLACES * min(_MOST_OBJECTS, max_bytes // (4 * _LARGE_BYTES))
+        self._max_places = _PLACES * calls
+        self._urgent_places = min(
+            self._max_places // 4, _PLACES * (max_bytes // (4 * _SMALL_BYTES))
+        )
+        self._urgent_object_places = _PLACES * min(_MOST_OBJECTS, max_bytes // (4 * _LARGE_BYTES))
         self.is_full = False
         self.is_asleep = False
         self.wake = Event()
@@ -124,22 +127,23 @@ class CallQueue:
             places.extend((None, None, call))
             call.__class__ = QueuedCall  # type: ignore[assignment]
             is_urgent = call.is_provisional or call.error is not None or nbytes >= _LARGE_BYTES
-            is_due = is_urgent or len(places) >= self._due_objects
+            wakes = is_urgent or len(places) >= self._urgent_object_places
         else:
-            packed = _OWN.pack(
+            packed = _CALL_NUMBERS.pack(
                 call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
                 call.is_novel,
             )  # fmt: skip
             if nbytes:
-                one, two = call.inputs, call.outputs
-                packed += ((one and one.joined) or b"") + ((two and two.joined) or b"")
+                inputs, outputs = call.inputs, call.outputs
+                packed += (inputs and inputs.joined) or b""
+                packed += (outputs and outputs.joined) or b""
             # No signal handler runs between these two: the call would be lost without a count.
             call.__class__ = QueuedCall; places.extend((*template, packed))  # type: ignore  # noqa: E702  # fmt: skip
-            is_due = len(places) >= self._due
-        if len(places) >= self._most:
+            wakes = len(places) >= self._urgent_places
+        if len(places) >= self._max_places:
             self.is_full = True
         # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
-        if self.is_asleep or is_due:
+        if self.is_asleep or wakes:
             self.wake.set()
 
     def ask(self, task: Task) -> None:
@@ -152,12 +156,12 @@ class CallQueue:
         if not self._places:
             return None
         take = self._places.popleft
-        inputs, outputs, own = take(), take(), take()
-        return own if inputs is None else _unpacked(inputs, outputs, own)
+        inputs, outputs, item = take(), take(), take()
+        return item if inputs is None else _unpacked(inputs, outputs, item)
 
     def look(self) -> bool:
         """Whether anything waits. Finds out whether it is still full, too."""
-        self.is_full = len(self._places) >= self._most
+        self.is_full = len(self._places) >= self._max_places
         return bool(self._places)
 
 
@@ -180,11 +184,13 @@ def _templates_of(call: Call) -> tuple[Side, Side | None] | None:
 
 
 def _unpacked(inputs: Side, outputs: Side | None, packed: bytes) -> QueuedCall:
-    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _OWN.unpack_from(packed)
+    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _CALL_NUMBERS.unpack_from(
+        packed
+    )
     call = QueuedCall(number, time_ns, thread)
     call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes
     call.is_novel = is_novel
-    call.inputs, call.outputs, call.joined = inputs, outputs, packed[_OWN.size :]
+    call.inputs, call.outputs, call.joined = inputs, outputs, packed[_CALL_NUMBERS.size :]
     if outputs is None:
         call.outputs_missing = OMITTED
     return call
@@ -200,7 +206,7 @@ class Writer:
     Attributes:
         queue: has the calls that wait.
         last_write_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
-        refused: why the last call could not be written; None if it was.
+        failure: why the last call could not be written; None if it was.
         waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
             these locks.
     """
@@ -220,12 +226,12 @@ class Writer:
         self._lost = lost
         self._notices = notices
         self._written = written
-        self._looked = time.monotonic()
+        self._last_look = time.monotonic()
         self.waits_with: list[HasLock] = []
         self._stopping = False
-        self._turns = 0  # rounds that the thread made
+        self._rounds = 0  # that the thread made
         self.last_write_ns: int | None = None
-        self.refused: DropReason | None = None
+        self.failure: DropReason | None = None
         self._process = 0
         self._over = Event()
         self._over.set()
@@ -258,7 +264,7 @@ class Writer:
         if self._ident == get_ident():
             return False
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        with lent(self.waits_with):
+        with locks_released(self.waits_with):
             while not wait_for(task.done, min(0.1, deadline - time.monotonic())):
                 if time.monotonic() >= deadline:
                     return False
@@ -272,11 +278,11 @@ class Writer:
         self.queue.wake.set()
         if self._ident == get_ident():
             return False
-        turns, waited = self._turns, 0.0
-        with lent(self.waits_with):
+        rounds, waited = self._rounds, 0.0
+        with locks_released(self.waits_with):
             while not self._is_over:
-                if wait_for(self._over, _WAIT_SECONDS) or self._turns != turns:
-                    turns, waited = self._turns, 0.0
+                if wait_for(self._over, _WAIT_SECONDS) or self._rounds != rounds:
+                    rounds, waited = self._rounds, 0.0
                     continue
                 # The clock would run on while the process is paused, which is not the disk's fault.
                 waited += _WAIT_SECONDS
@@ -292,20 +298,20 @@ class Writer:
             self._over.set()
 
     def _work(self) -> None:
-        empty = 0
+        idle_polls = 0
         while True:
-            self._turns += 1
+            self._rounds += 1
             self._ledger.in_thread_ns = time.thread_time_ns()
             now = time.monotonic()
-            if now - self._looked >= LOOK_SECONDS:  # whether calls come or not
-                self._looked = now
+            if now - self._last_look >= LOOK_SECONDS:  # whether calls come or not
+                self._last_look = now
                 try:
                     self._each_second()
                 except Exception as error:
                     self._notices.complain("the periodic check of the recording failed", error)
                 self._notices.say_news()
             if self.queue.look():
-                empty = 0
+                idle_polls = 0
                 begun = time.thread_time_ns()
                 try:
                     self._write_batch()
@@ -315,12 +321,12 @@ class Writer:
             elif self._stopping:
                 return
             else:
-                empty += 1
+                idle_polls += 1
                 self.queue.wake.clear()
-                self.queue.is_asleep = empty >= _IDLE_POLLS
+                self.queue.is_asleep = idle_polls >= _IDLE_POLLS
                 if not (self.queue.look() or self._stopping):
-                    left = max(LOOK_SECONDS - (now - self._looked), 0.0)
-                    self.queue.wake.wait(left if empty >= _IDLE_POLLS else POLL_SECONDS)
+                    left = max(LOOK_SECONDS - (now - self._last_look), 0.0)
+                    self.queue.wake.wait(left if idle_polls >= _IDLE_POLLS else POLL_SECONDS)
                 self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
@@ -372,7 +378,7 @@ class Writer:
         try:
             self._segments.append(encoded, novel_calls, file_serial)
         except OtherFile:
-            calls, encoded = self._anew(calls)
+            calls, encoded = self._encoded_again(calls)
             if calls:
                 self._write(calls, encoded)
             return
@@ -390,7 +396,7 @@ class Writer:
         self.last_write_ns = time.time_ns()
         self._account(calls, None)
 
-    def _anew(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
+    def _encoded_again(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
         """Calls that were not written, encoded for the file that is current now."""
         for call in calls:
             self._encoder.forget(call)
@@ -403,7 +409,7 @@ class Writer:
         for call in calls:
             self._encoder.forget(call)
         for call in calls:
-            alone, encoded = self._anew([call])
+            alone, encoded = self._encoded_again([call])
             if alone:
                 self._write(alone, encoded)
 
@@ -415,7 +421,7 @@ class Writer:
                     if side is not None:
                         release(side.places, self._buffers)
         self._ledger.account(calls, dropped, written=True)
-        self.refused = dropped
+        self.failure = dropped
         if dropped is None:
             if self._written is not None:
                 for call in calls:
