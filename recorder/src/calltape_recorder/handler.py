@@ -1,9 +1,8 @@
 """Handles one call: counts it, captures it, decides, copies, and hands it over.
 
-This is the path inside the application's call. If something goes wrong in it, that is counted and
-logged once, and not raised. Only exceptions that were sent to the application
-(``KeyboardInterrupt`` and similar ones, which can arrive anywhere) pass through, and the counts are
-right even then.
+This runs inside the application's call. If something goes wrong here, it is counted and logged
+once, but not raised. Only exceptions that were sent to the application (``KeyboardInterrupt`` and
+similar ones, which can arrive anywhere) pass through, and the counts are correct even then.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
 from calltape_schema.records import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 
-_MEASURED_EVERY = 17  # of the calls that are not recorded: a prime, for any rhythm
+_MEASURED_EVERY = 17  # call that is not recorded: a prime, so that no rhythm of calls matters
 
 clock = time.perf_counter_ns
 
@@ -60,7 +59,7 @@ class CallHandler:
 
     def set_recording(self, recording: Recording | None) -> None:
         """Sends calls to this recording from now on."""
-        # The admission is taken away first and set last: an interrupt in between loses calls, and
+        # The admission is removed first and set last: an interrupt in between loses calls, but
         # never sends one to the wrong recording.
         self.admission: Admission[Recording] | None = None
         self.recording = recording
@@ -238,7 +237,7 @@ class CallHandler:
 
     def fail(self, call: Call, error: BaseException | None) -> None:
         """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
-        is unknown: hooks do not see an exception that is not an ``Exception``."""
+        is unknown: hooks see no exception that is not an ``Exception``."""
         ended = clock()
         call.duration_ns = ended - call.started
         recording = self._recording_of(call)
@@ -266,7 +265,7 @@ class CallHandler:
         recording.hand_over(call)
 
     def abandon(self, call: Call) -> None:
-        """Counts a call as unfinished, because nobody will tell how it ends."""
+        """Counts a call as unfinished, because its end will not be seen."""
         recording = self._recording_of(call)
         if recording is not None:
             recording.drop(call, DropReason.UNFINISHED)
@@ -302,7 +301,7 @@ class CallHandler:
 
 
 def _reason_of(error: BaseException) -> DropReason:
-    """Why a call, or its outputs, are not on the tape if this came up in the recorder."""
+    """The reason why a call, or its outputs, are dropped after this exception in the recorder."""
     if isinstance(error, Traced):
         return DropReason.TRACING
     if isinstance(error, QueueFull):
@@ -312,7 +311,7 @@ def _reason_of(error: BaseException) -> DropReason:
 
 def _message(error: BaseException) -> str:
     try:
-        # A text of the application's own class may have methods of its own.
+        # A text may be of a class of the application, with methods of its own.
         return str.__getitem__(str(error), slice(MAX_ERROR_CHARACTERS)) + ""
     except BaseException as broken:  # the application's own __str__
         if is_interrupt(broken):

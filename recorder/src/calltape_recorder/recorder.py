@@ -1,6 +1,6 @@
-"""What users call: :class:`Recorder` and :func:`record`.
+"""The public API: :class:`Recorder` and :func:`record`.
 
-A module and options come in, and a tape of its calls goes out.
+Takes a module and options, and writes a tape of its calls.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _NO_NAME = re.compile(r"[^\w.-]+")
 
 
 class _Settings:
-    """What the user, or a control file, has set. It holds in a forked child as well, from its first
-    call.
+    """What the user or a control file has set. It also applies in a forked child, from its first
+    call on.
 
     Attributes:
         paused: whether calls are only counted.
@@ -154,7 +154,7 @@ class Recorder:
                 attachment.hand_over_ended(None)
                 self._check_attachment()
                 self._copies += value_of(attachment.copies)
-                self._attachment = None  # before it is taken off: nobody else did that
+                self._attachment = None  # first: this is not somebody else taking it off
                 attachment.detach()
             if self._state == "recording":
                 self._state = "open"
@@ -278,7 +278,7 @@ class Recorder:
                     self._handler.close()
                     trouble = error
             current = self._handler.recording
-        if trouble is not None:  # said without the lock, in which other threads' first calls wait
+        if trouble is not None:  # logged without the lock, for which first calls of threads wait
             say(logging.WARNING, f"nothing is recorded in a forked process: {trouble}")
         return current
 
@@ -309,7 +309,7 @@ class Recorder:
             raise TapeError("usage", reason, path=self.path, advice=advice) from None
 
     def _check_attachment(self) -> None:
-        """Warns if somebody took off what sees the calls."""
+        """Warns if the hooks or the replaced method were removed."""
         attachment, recording = self._attachment, self._handler.recording
         if attachment is None or recording is None:
             return
@@ -319,7 +319,7 @@ class Recorder:
             recording.notices.warn(trouble)
 
     def _hand_over_ended(self, error: BaseException | None = None) -> None:
-        """Hands over calls that ended unnoticed, as far as this thread can know."""
+        """Hands over calls whose end was not seen, as far as this thread can know."""
         attachment = self._attachment
         if attachment is not None:
             attachment.hand_over_ended(error)
@@ -468,8 +468,9 @@ def record(
 
 
 def _file_in(path: str, name: str) -> str:
-    """The first file: the path itself, or a new file in it if it is a directory. The name of a
-    class that was made by code may be any text: a path, or one that hides the file."""
+    """The path of the first file: the path itself, or a new file in it if it is a directory. The
+    name of a class that code created may be any text, such as a path or the name of a hidden
+    file."""
     if path.endswith(("/", os.sep)) or os.path.isdir(path):
         name = _NO_NAME.sub("_", name)[:100].lstrip(".-") or "model"
         return free_path(os.path.join(path, f"{name}-{os.getpid()}"))

@@ -1,7 +1,7 @@
-"""Builds and connects the parts of one recording in one process.
+"""One recording: the counters, queue, writer and files of a recorder in one process.
 
-Checked options and a path come in. Counters, queue, writer and files go out, as one object. A fork
-gets a new one.
+A :class:`~calltape_recorder.recorder.Recorder` builds it from checked options and a path. Each
+forked child builds one of its own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Recording:
         flight_calls: the calls that a flight recorder holds; None without one.
         hand_over: takes a call that ended.
         omits_values: whether values are omitted.
-        notices: what people are told.
+        notices: logs what people should know.
 
     Raises:
         TapeError: ``exists`` if the path is taken, ``io`` if the file cannot be created.
@@ -143,7 +143,7 @@ class Recording:
         self._omissions = Omissions(options.patterns, parameters)
         for pattern in strange_patterns(options.patterns, parameters):
             self.notices.warn(f"values: no argument matches {pattern!r}")
-            self._omissions.unmatched.discard(pattern)  # told once
+            self._omissions.unmatched.discard(pattern)  # this warning is enough
         self.snapshots.structures = Structures(self._on_new, self._omissions)
         manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
@@ -198,7 +198,7 @@ class Recording:
             self.writer.queue.put(call)
 
     def drop(self, call: Call, reason: DropReason) -> None:
-        """Counts a call as dropped, and gives its memory back."""
+        """Counts a call as dropped, and releases its memory."""
         if call.is_accounted:
             return
         self.ledger.account((call,), reason)
@@ -218,7 +218,7 @@ class Recording:
         self.drop(call, DropReason.FLIGHT_RECORDER)
 
     def release_chunks(self, call: Call) -> None:
-        """Gives the memory of the chunks of a call back, if it has some."""
+        """Releases the memory of the chunks of a call."""
         chunks, call.chunks = call.chunks, None
         if chunks is not None:
             release(chunks.places, self.buffers)
@@ -282,8 +282,8 @@ class Recording:
             self.write_ahead.abandon()
 
     def _drain_accounts(self) -> tuple[Coverage, InputsTable, tuple[Dump, ...]]:
-        """What became of the calls since this was asked last, the counted inputs of those that are
-        not on the tape, and the dumps."""
+        """What became of the calls since the last call of this method, the counted inputs of those
+        that are not on the tape, and the dumps."""
         table = InputsTable()
         try:
             table = self.unkept.drain()
@@ -292,8 +292,8 @@ class Recording:
         dumps = () if self.flight_calls is None else self.flight_calls.drain_dumps()
         coverage = self.ledger.drain_coverage()
         if coverage.kept + table.totals().seen > coverage.seen:
-            # A thread counted the inputs of its call, and has not told yet what became of it. A
-            # file must not count more inputs than calls, so they are counted in the next one.
+            # A thread has counted the inputs of its call, but not yet what became of it. A file
+            # must not count more inputs than calls, so they are counted in the next one.
             self.unkept.absorb(table)
             table = InputsTable()
         return coverage, table, dumps

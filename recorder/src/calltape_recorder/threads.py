@@ -1,5 +1,4 @@
-"""Threads, locks and waits of the operating system, also where the application has replaced
-Python's.
+"""Threads, locks and waits of the operating system, even if the application has replaced Python's.
 
 gevent and eventlet can put greenlets in the place of threads ("monkey patching"). All greenlets run
 in one thread: a writer that was one would stop the application while it waits for a disk, and would
@@ -70,7 +69,7 @@ class Event:
         self._is_set = False
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it is set, at most so many seconds. The whole thread stops."""
+        """Waits until it is set, but no longer than this. The whole thread stops."""
         if self._is_set or seconds <= 0:
             return self._is_set
         mine = _allocate_lock()
@@ -133,10 +132,9 @@ def wait_for(event: Event, seconds: float) -> bool:
 
 
 # A signal handler of the application may flush or close a recorder. The call that it interrupted
-# may hold a lock of the recorder, and goes on only when the handler has returned. The handler waits
-# for the writer's thread, and the writer waits for the lock: all three would wait for ever. So
-# whoever waits for the writer releases the locks that its own thread holds, and takes them again
-# afterwards.
+# may hold a lock of the recorder, and continues only when the handler has returned. The handler
+# waits for the writer's thread, and the writer waits for the lock: a deadlock. So a thread that
+# waits for the writer releases the locks that it holds, and takes them again afterwards.
 
 
 class HasLock(Protocol):
@@ -166,11 +164,11 @@ def locks_released(owners: Sequence[HasLock]) -> Iterator[None]:
 
 # Ctrl-C, a signal handler or another thread may raise at any step, also while the recorder runs
 # in a call of the application. Such an exception is meant for the application and must reach it.
-# But the code of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the
-# recorder looked at it. Without a recorder nobody had run that code, so the application must not
-# see it. A signal handler that bounds the time of a request may raise an ``Exception``. Its frame
-# tells it from a fault of the recorder; one that another thread sends has no frame, and cannot be
-# told.
+# But code of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the
+# recorder looked at the argument. Without a recorder, that code would not have run, so the
+# application must not see the exception. A signal handler that limits the time of a request may
+# raise an ``Exception``. Its frame distinguishes it from a fault of the recorder. An exception that
+# another thread sends has no frame, so it is taken for a fault.
 
 _RAISE = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
@@ -225,5 +223,5 @@ def new_count(start: int = 0) -> Count:
 
 
 def value_of(counter: Count) -> int:
-    """How far a counter has counted. ``next`` would count."""
+    """The value of a counter. ``next`` would increase it."""
     return sys.maxsize - length_hint(counter)

@@ -1,11 +1,11 @@
-"""What live objects and their classes are, read without running code of theirs.
+"""Reads live objects and their classes without running their code.
 
 ``cls.__name__``, ``hash(cls)``, ``isinstance(value, cls)`` and ``value.name`` may run code of the
-host. What is read here are the facts that Python itself keeps of a class, and the state of an
+application. This module reads the facts that Python itself keeps of a class, and the state of an
 object: its attributes, what a container written in Python wraps, the parts of a nested tensor.
 
-The recorder describes arguments and outputs with this, and the analyzer the live values that it
-compares with them, so that equal objects are described alike on both sides. torch is not imported.
+The recorder describes arguments and outputs with it, and the analyzer the live values that it
+compares with them, so both describe equal objects alike. torch is not imported.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def module_of(cls: type) -> str:
 
 
 def class_attribute(cls: type, name: str, default: Any = None) -> Any:
-    """What stands under this name in the class or in a class above it, as it stands there: a
-    property is not asked."""
+    """The attribute of this name of the class or of a base class, as it is in the namespace: a
+    property is not evaluated."""
     for base in mro_of(cls):
         found = namespace_of(base).get(name, _MISSING)
         if found is not _MISSING:
@@ -53,7 +53,7 @@ def class_attribute(cls: type, name: str, default: Any = None) -> Any:
 
 
 def has_own_hash(cls: type) -> bool:
-    """Whether Python code decides which hash this class has, or what it equals. It would run
+    """Whether Python code computes the hash of this class, or compares it. Such code would run
     whenever the class is a key of a dict."""
     metaclass = type(cls)
     if metaclass is type or metaclass is ABCMeta:  # of nearly all classes
@@ -157,9 +157,8 @@ def names_beside(
 
 
 def names_on_tensor(value: Any) -> tuple[str, ...]:
-    """The names of the attributes that somebody has set on a tensor. Left out are the notes of
-    torch and transformers, which say nothing about the value, and the state of torch's own
-    subclasses."""
+    """The names of the attributes that were set on a tensor, without the notes of torch and
+    transformers, which say nothing about the value, and the state of torch's own subclasses."""
     cls = type(value)
     if module_of(cls).partition(".")[0] == "torch" and name_of(cls) not in _PLAIN_TENSORS:
         return ()
@@ -168,8 +167,8 @@ def names_on_tensor(value: Any) -> tuple[str, ...]:
 
 
 def is_in_its_module(cls: type) -> bool:
-    """Whether a class is in its module under its name. A class that a call makes is not, and may
-    have values of the call."""
+    """Whether a class is in its module under its name. A class that a call creates is not, and may
+    contain values of the call."""
     found: Any = sys.modules.get(module_of(cls))
     for part in qualname_of(cls).split("."):
         if issubclass(type(found), type):

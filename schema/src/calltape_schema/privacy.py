@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Any
 
 FEWEST_RANGED = 1024
-"""With at least this many different elements, the range of an omitted integer tensor says little of
-each element."""
+"""If an omitted integer tensor has at least this many different elements, its range says little
+about each of them."""
 FEW_NUMBERS = 4
-"""More numbers than this without names, in a list and the lists within it, are data, as the ids of
-a prompt are. They are omitted like the values of a tensor. The sizes of an image, a kernel or a
-padding are as few or fewer."""
+"""More numbers than this without names, in a list and the lists within it, are data, like the ids
+of a prompt. They are omitted like the values of a tensor. An image, a kernel or a padding has at
+most this many sizes."""
 SMALL = 1024
-"""An int from -1024 to 1024 that stands in code is taken for a setting."""
+"""An int from -1024 to 1024 is taken for a setting from code."""
 
 _NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
 _MOST_DIGITS = 4
@@ -58,18 +58,19 @@ def is_setting(value: float) -> bool:
 
 
 def length_of_text(text: str) -> str:
-    """What stands for a text that nobody may read, such as the message of an exception, which may
-    quote an input: how long it was. The text of an application is replaced whatever it says."""
+    """The placeholder for a text that must stay private, such as the message of an exception, which
+    may quote an input: its length. A text of the application is replaced whatever it says."""
     return f"({len(text)} characters, not kept)"
 
 
 def without_text(text: str) -> str:
-    """The same for a text of a tape: what a recorder or an earlier redaction left stays."""
+    """The same for a text of a tape: the placeholder of a recorder or an earlier redaction
+    stays."""
     return text if is_without_text(text) else length_of_text(text)
 
 
 def is_without_text(text: str) -> bool:
-    """Whether only the length of a text is left."""
+    """Whether this is the placeholder of a text."""
     return _LENGTH.fullmatch(text) is not None
 
 
@@ -90,8 +91,8 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def matches_whole(pattern: str, names: Iterable[str]) -> bool:
-    """The same, but ``x.*`` matches ``x`` as well: where ``x`` is a bare tensor it has no parts,
-    and who wants all parts treated wants it treated."""
+    """The same, but ``x.*`` also matches ``x``: a bare tensor has no parts, and a pattern for all
+    parts means it too."""
     return matches(pattern.removesuffix(".*"), names)
 
 
@@ -114,8 +115,8 @@ def is_exact(pattern: str) -> bool:
 
 
 def literal_of(pattern: str) -> str:
-    """A text that each name has that a pattern matches, with or without what is below: a search for
-    it tells most patterns off in a hundredth of the time."""
+    """A text that every name contains that the pattern matches. Searching for it rules out most
+    patterns in a hundredth of the time."""
     known, _, _ = pattern.removesuffix(".*").partition("[")
     return max(known.replace("?", "*").split("*"), key=len)
 

@@ -1,5 +1,7 @@
-"""The manifest of a tape, with the steps that made it from other tapes, and the records of calls:
-models to bytes, and back."""
+"""The manifest of a tape and the records of its calls, as models that are encoded and decoded.
+
+The manifest has the steps that made the tape from other tapes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ from calltape_schema.tree import Leaf, Scalar, Structure, decode_leaves, decode_
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 0  # until the first release: nobody has a tape of a draft
+MINOR = 0  # until the first release: there are no tapes of a draft
 
 
 class Producer(Record):
@@ -183,7 +185,7 @@ Redacted = Literal["all", "part"]
 """How much of a tape was redacted."""
 
 _TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay", "survey"})
-"""Steps whose result has nothing that nobody redacted, if their sources had nothing."""
+"""Steps that add nothing unredacted: their result is redacted if all of their sources are."""
 
 
 FileName = Annotated[Short, Field(pattern=r"^[^/]*\z")]
@@ -540,7 +542,7 @@ def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
         return "all"
     of_sources = redacted_of_all(source.redacted for source in last.sources)
     if of_sources == "all" and last.verb not in _TAKES_ONLY_SOURCES:
-        return "part"  # what another step wrote, nobody redacted: new outputs, or what is not known
+        return "part"  # other steps write what was not redacted: new outputs, or something unknown
     return of_sources
 
 

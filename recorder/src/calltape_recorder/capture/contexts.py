@@ -1,9 +1,9 @@
-"""What the thread of a call is in: its context, and whether something traces it.
+"""The context of a call, and whether something traces the call.
 
 The context is ``torch.autocast``, the grad and inference modes, the default dtype of torch, and
-whether the model is in training mode. It stands first among the tokens of the inputs, so that calls
-in different contexts have different structures: whatever tells structures apart (counters,
-policies, repeats) tells these apart as well.
+whether the model is in training mode. It is the first token of the inputs, so that calls in
+different contexts have different structures. So counters, policies and everything else that
+distinguishes structures distinguishes contexts, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _autocasts: Callable[[], bool] = getattr(
 
 
 def context_now(is_training: bool) -> Context:
-    """What this thread is in, and the model."""
+    """The context of this thread and the model."""
     if is_training:
         if _dtype() is _FLOAT and not _autocasts():
             if not _inference():
@@ -100,8 +100,8 @@ def _is_on(device: str) -> bool:
 
 
 def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
-    """What tells whether a module is in training mode. It is asked in each call, so that it looks
-    where torch keeps that."""
+    """A function that says whether a module is in training mode. Each call runs it, so it looks
+    directly where torch keeps the mode."""
     if "training" in vars(reference()):
 
         def from_dict() -> bool:
@@ -122,12 +122,12 @@ def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
     return from_attribute
 
 
-# Calls that do not run the model: something traces them.
+# Calls that something traces, so that they do not run the model.
 
 function_modes: Callable[[], int] = _C._len_torch_function_stack
-"""How many modes are active that torch's functions ask."""
+"""How many modes intercept functions of torch."""
 dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
-"""How many modes are active that operators ask."""
+"""How many modes intercept operators."""
 _jit_state = _C._get_tracing_state
 _functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)
 _tracing_keys = tuple(
@@ -142,8 +142,8 @@ class Traced(Exception):  # noqa: N818 - a signal between functions, not an erro
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether values of this class trace a call for ``torch.fx``. torch's own answer covers all
-    threads."""
+    """Whether values of this class trace a call for ``torch.fx``. torch's own function would answer
+    for all threads."""
     module = sys.modules.get("torch.fx.proxy")
     return module is not None and issubclass(cls, module.Proxy)
 
@@ -152,8 +152,8 @@ def is_tracing() -> bool:
     """Whether this call runs with tracers in place of tensors: export, fake tensors, make_fx, jit,
     vmap.
 
-    All that is asked here belongs to this thread. ``torch.compiler.is_compiling()`` does not: while
-    one thread compiles, it is true in all threads, and the others go on serving.
+    All of this is state of this thread. ``torch.compiler.is_compiling()`` is not: while one thread
+    compiles, it is true in all threads, and the others keep serving.
     """
     if _jit_state() is not None:
         return True

@@ -1,12 +1,11 @@
-"""Finds what of a structure is data: keys of dicts, such as the ids of requests, and numbers in
-lists, such as those of a prompt.
+"""Finds the parts of a structure that are data: keys of dicts, such as request ids, and numbers in
+lists, such as the tokens of a prompt.
 
-Policies look at a structure without the entries at such keys. Otherwise each call with the ids of
-its requests as keys would be like none before. The tape has the structures as they are.
+Policies see a structure without the entries at such keys. Otherwise, each call with request ids as
+keys would be novel. The tape has the whole structure.
 
-A list has no names for its elements, nor has a dict whose keys are numbers. So nothing tells a
-setting from what a user sent but that there are few of them: the sizes of an image are two or three
-numbers.
+A list has no names for its elements, nor has a dict whose keys are numbers. So a setting can be
+told from what a user sent only by count: the sizes of an image are two or three numbers.
 """
 
 from __future__ import annotations
@@ -63,21 +62,21 @@ class DataKeys:
     """Learns from the structures of calls which keys are data. It keeps hashes of keys only."""
 
     def __init__(self) -> None:
-        # Per path what was seen; once the keys that last are known, these only.
+        # Per path the sets of keys so far; once the lasting keys are known, only these.
         self._places: dict[str, KeySets | frozenset[Any]] = {}
 
     def core_of(
         self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: Boundary
     ) -> Core | None:
-        """What is left of a new structure, from its tokens, its dicts and its end; None if all of
-        it is."""
+        """The core of a new structure, from its tokens, its dicts and its end; None if no key is
+        data."""
         left = dict(enumerate(tokens))
         leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
         is_whole = True
         for placed in sorted(dicts, key=lambda placed: placed.boundaries[0]):
             place = placed.boundaries[0].tokens - 1
             if place not in left:
-                continue  # it stands at a key that is data
+                continue  # it is at a key that is data
             hashes = tuple(map(hash, placed.token[1]))
             lasting = self._lasting_at(placed.path, hashes)
             if lasting is None:
@@ -112,8 +111,8 @@ class DataKeys:
 
 
 def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
-    """Per list whose numbers are data its place in ``tokens``, and whether its numbers are data
-    within a cache too: they stand in the list itself, not in objects that are its elements.
+    """The lists whose numbers are data: the place of each in ``tokens``, and whether its numbers
+    are data in a cache too, because they are in the list itself and not in objects in it.
 
     Args:
         tokens: of one side of a call.
@@ -133,9 +132,9 @@ class _Walk:
         self.lists: dict[int, bool] = {}
 
     def node(self, named: int = 0) -> tuple[int, int]:
-        """Goes over a node and all below it. Returns how many numbers without names it has, and how
-        many elements with names that have numbers. The first ``named`` elements of a list count
-        for nothing, as they have names of their own."""
+        """Goes over a node and all nodes below it. Returns how many numbers without names it has,
+        and how many elements with names that have numbers. The first ``named`` elements of a list
+        do not count, because they have names."""
         place, token = self._at, self._tokens[self._at]
         self._at += 1
         if type(token) is str:

@@ -101,7 +101,7 @@ class FlightCalls:
             self._drop(call)
 
     def drain_dumps(self) -> tuple[Dump, ...]:
-        """The dumps since this was asked last."""
+        """The dumps since the last call of this method."""
         with self.lock:
             dumps, self._dumps = self._dumps, []
         return tuple(dumps)

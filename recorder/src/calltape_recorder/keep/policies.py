@@ -79,14 +79,14 @@ Decider = Callable[[int, Any], Verdict]
 :data:`NOVEL`. Several threads of the application call it at once. The decider of a policy
 ``by_number`` gets no view, and answers with no function.
 
-If it remembers what it kept, it answers with a function, because another policy may still refuse
+If it remembers what it kept, it answers with a function, because another policy may still reject
 the call. The function is called if none does. It remembers the call and returns the answer, which
 is False if other threads kept enough meanwhile. Such a decider has a method ``start_over()``. This
 is called when kept calls were lost, so that calls like these are kept again.
 
-If it knows in advance what it will not keep, it has a method ``gap(number)``. This gives the first
-number and the end of a range in which no call is kept; ``number`` is in the range unless it is
-kept.
+If it knows in advance what it will not keep, it has a method ``gap(number)``. This returns the
+first number and the end of a range in which no call is kept; ``number`` is in the range unless it
+is kept.
 """
 
 
@@ -269,7 +269,7 @@ class When(Keep):
 
 
 def settled(verdict: Verdict) -> int:
-    """The answer about a call that no other policy refuses."""
+    """The answer about a call that no other policy rejects."""
     return verdict() if callable(verdict) else verdict
 
 
@@ -281,8 +281,8 @@ def start_over(decider: Decider) -> None:
 
 
 class _Pair:
-    """Two deciders. No lock is held while they decide, as they may run the application's own
-    predicate."""
+    """Two deciders. No lock is held while they decide, because they may run a predicate of the
+    application."""
 
     def __init__(self, left: Decider, right: Decider, *, both: bool) -> None:
         self._left = left

@@ -1,7 +1,7 @@
 """A recorded call on its way from the application to the tape, and the chunks that it yields.
 
-The application side fills it in while the call runs; the writer reads it when the call has ended.
-What a generator yields is copied chunk by chunk, and becomes one output that is a list.
+The handler fills it in while the call runs, and the writer reads it after the call has ended. What
+a generator yields is copied chunk by chunk, and becomes one output that is a list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.drop_reasons import DropReason
 
 OMITTED = "policy"
-"""What a tape says of outputs that were not to be kept."""
+"""Why outputs are missing if ``outputs=False``, as the tape says it."""
 
 _TOO_MUCH = "more than one call can hold"
 
@@ -29,22 +29,25 @@ _ONE_CHUNK = ("outputs", ("list", 1, None))
 
 
 class Owner(Protocol):
-    """What records a call: its recording."""
+    """The recording of a call."""
 
     def lost(self, call: Call) -> None:
-        """Counts a call that nothing refers to any more, and that nobody counted."""
+        """Counts a call that was deleted before it was counted."""
 
 
 class QueuedCall:
     """One call on its way to the tape. Times are in nanoseconds.
 
-    ``owner`` is the recording that records the call. ``is_provisional`` tells whether the call is
-    for the flight recorder only, ``is_novel`` whether it is kept because none before was like it.
-    ``outputs_missing`` says in the words of a tape why not all outputs are there, ``outputs_lost``
-    for which reason they are not although they were wanted. ``cost_ns`` is what the recorder added
-    to it. ``ahead_file`` is the file that its inputs were written to before the model ran.
-    ``chunks`` is what a generator yielded so far. ``joined`` has the bytes of both sides, if these
-    have none.
+    Attributes:
+        owner: the recording of the call.
+        is_provisional: whether the call is for the flight recorder only.
+        is_novel: whether it is kept because no earlier call was like it.
+        outputs_missing: why outputs are missing, as the tape says it.
+        outputs_lost: why outputs are missing that should be there.
+        cost_ns: the time that the recorder added to the call.
+        ahead_file: the file that its inputs were written to before the model ran.
+        chunks: what a generator yielded so far.
+        joined: the bytes of both sides, if these are templates.
     """
 
     __slots__ = (
@@ -76,15 +79,15 @@ class QueuedCall:
 
 
 class Call(QueuedCall):
-    """A call that was not handed to the writer yet. Then it becomes a :class:`QueuedCall`
-    (``__class__`` is set): no code of ours runs when it is freed. Dynamo looks at each
-    function that Python runs in a thread of the application while it compiles."""
+    """A call before it is handed to the writer, which makes it a :class:`QueuedCall` by setting
+    ``__class__``. Then freeing it runs no code of the recorder: Dynamo looks at each function that
+    Python runs in a thread of the application while it compiles."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        # Nobody counted this call if an exception that can come at any step (KeyboardInterrupt)
-        # came between two of them.
+        # The call was not counted if an exception that can come at any step (KeyboardInterrupt)
+        # came too early.
         owner = getattr(self, "owner", None)  # it may have come within __init__
         if owner is not None and not self.is_accounted:
             with suppress(RecursionError):  # the stack is too deep; it is counted at the end
@@ -98,7 +101,7 @@ def capture_chunk(value: Any) -> Walked:
 
 
 class Chunks:
-    """Keeps chunks as long as they fit into one call, and counts all of them.
+    """The chunks of one call: keeps them as long as they fit, and counts all of them.
 
     Attributes:
         count: how many chunks there were.
@@ -121,8 +124,8 @@ class Chunks:
 
     @property
     def places(self) -> list[Any]:
-        """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
-        so their memory is given back with the others."""
+        """The places of the copies of all tensors so far. Those of a chunk that did not fit come
+        last, so that their memory is released with the others."""
         places: list[Any] = []
         for side in self._sides:
             places += side.places if side.joined is None else side.pieces()
@@ -194,14 +197,14 @@ class Chunks:
 
 
 def _merged_numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
-    """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
+    """``count`` numbers for each leaf of all sides; 0 for the leaves of a side without numbers."""
     return b"".join(
         [numbers or bytes(8 * count * len(side.facts.per_leaf)) for numbers, side in sides]
     )
 
 
-# The application may use the memory of a chunk again for the next one. So leaves of two chunks are
-# never taken for the same tensor, nor for leaves of the same storage.
+# The application may reuse the memory of a chunk for the next one. So leaves of two chunks are
+# never taken for the same tensor or for leaves of the same storage.
 
 
 def _merged_same(sides: list[Side]) -> tuple[int, ...] | None:

@@ -31,8 +31,8 @@ from calltape_schema.objects import name_of
 _Tensor = torch.Tensor
 
 Outline = tuple[Any, ...]
-"""The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
-of another type."""
+"""What policies and counts see of a side: the dtypes of all leaves, their shapes, and the value of
+each scalar that is an int (None for other scalars)."""
 
 _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
@@ -53,7 +53,7 @@ def outline_of(leaves: list[Any]) -> Outline:
 
 
 def lasting(outline: Outline) -> Outline:
-    """An outline of leaves, scalars or not, of tuples that last."""
+    """An outline that can be remembered: its shapes are shared plain tuples."""
     return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
 
 
@@ -63,12 +63,12 @@ def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
 
 
 def _dtype_and_shape(leaf: Any) -> tuple[Any, Any]:
-    """The dtype and shape of an array, or of a tensor subclass, whose own code must not run."""
+    """The dtype and shape of an array or a tensor subclass, read without running its code."""
     try:
         with torch._C.DisableTorchFunctionSubclass():
             if issubclass(type(leaf), _Tensor):
                 return dtype_of(leaf), _sizes_of(leaf)
-            # Not the dtype, whose text may have names of fields, which may be private.
+            # Not the dtype itself: its text may contain names of fields, which may be private.
             return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
     except Exception as error:
         if is_interrupt(error):
@@ -90,18 +90,18 @@ class Side:
 
     Attributes:
         facts: of its leaves.
-        wanted: of which leaves the bytes are kept: as in its structure, but for a list of chunks.
+        wanted: whether the bytes of its leaves are kept, as in its structure, except for a list of
+            chunks.
         places, spans: the copies; see :data:`~calltape_recorder.snapshot.buffers.SideCopies`.
         origins: of each leaf the origin of its bytes and of their first part, see
             :class:`~calltape_recorder.snapshot.earlier_copies.EarlierCopy`.
-        joined: the bytes of all leaves, one behind the other, if these are few; else None. There
-            are no places then.
-        template: the same without these bytes, which sides that look the same share; None if there
-            is none.
-        is_template: whether it is such a side itself.
+        joined: the bytes of all leaves in a row, if they are few; else None. Then there are no
+            places.
+        template: the side without these bytes, which sides that look the same share; or None.
+        is_template: whether this side is a template.
     """
 
-    # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
+    # Slots, because creating a dataclass or a named tuple costs as much as copying a tensor.
     __slots__ = (
         "facts", "is_template", "joined", "origins", "places", "scalars", "spans", "structure",
         "template", "wanted",
@@ -118,7 +118,7 @@ class Side:
         joined: bytes | None = None,
         template: Side | None = None,
     ) -> None:
-        # Bytes, and tuples of bytes, are nothing to Python's garbage collector, however many calls
+        # Python's garbage collector does not visit bytes and tuples of bytes, however many calls
         # wait.
         self.structure = structure
         self.scalars = tuple(scalars)
@@ -131,14 +131,14 @@ class Side:
         self.is_template = False
 
     def pieces(self) -> Sequence[Any]:
-        """The copy of each leaf, made anew; None if it has none."""
+        """The copy of each leaf, created on each call; None for a leaf without one."""
         if self.joined is not None:
             return split(self.joined, self.facts.sizes)
         return pieces_of(self.places, self.spans)
 
 
 def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
-    """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
+    """The bytes of each leaf, as bytearrays: torch warns of bytes that cannot be changed."""
     parts: list[bytearray | None] = []
     begin = 0
     for size in sizes:
