@@ -56,12 +56,12 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
                     "the replicas of DataParallel would call the method of the first device: pass"
                     ' via="hook"'
                 )
-    except Exception:  # another version of torch has all this otherwise
+    except Exception:  # other versions of torch are different inside
         return
 
 
 def _passes_by_hooks(cls: type) -> bool:
-    """Whether a class has a ``__call__`` that does not go on to torch's, as its code says."""
+    """Whether the ``__call__`` of a class does not call torch's, judging by its code."""
     own = class_attribute(cls, "__call__")
     owner = next(base for base in mro_of(cls) if "__call__" in namespace_of(base))
     code = getattr(own, "__code__", None)
@@ -105,9 +105,9 @@ def _may_be_inlined(module: torch.nn.Module) -> bool:
 
 
 def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> bool:
-    """Whether a place of a graph that was made of this code may begin at one of these modules: if
-    their class has this method, or a function has one as a global or in its closure. Of an argument
-    nobody knows which module it was, but the way from there to the part is known."""
+    """Whether a place in a graph of this code may begin at one of these modules: if their class has
+    this method, or a function has one as a global or in its closure. Of an argument, only the path
+    from the module to the part is known."""
     parts = re.match(r"([LG])\['(\w+)'\](.*)", place)
     if parts is None:
         return False
@@ -168,7 +168,7 @@ def _around(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 def _is_in_artifact(module: torch.nn.Module) -> bool:
     """Whether this module is in a graph that was compiled ahead of time, as far as can be known.
-    Dynamo's caches have no such graph, but the graph tells of which function it was made."""
+    Such a graph is not in Dynamo's caches, but it names the function that it was made of."""
     ahead: Any = sys.modules.get("torch._dynamo.aot_compile")
     kind = getattr(ahead, "AOTCompiledFunction", None)
     if kind is None:

@@ -1,7 +1,7 @@
-"""Sees every call of one method of one object by replacing the method, so also direct calls.
+"""Sees every call of one method of one object, including direct calls, by replacing the method.
 
-A wrapper takes the place of the method on the instance, and tells a listener of each call. If the
-method returns a coroutine or generator, the call is followed to its end.
+A wrapper takes the place of the method on the instance, and notifies a listener of each call. If
+the method returns a coroutine or generator, the call is followed to its end.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_
 
 
 def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
-    """Whether a callable may call another one, as what it wraps, binds or closes over says. In
-    doubt, it may. Nothing is called.
+    """Whether a callable may call another one, judging by what it wraps, binds or closes over. In
+    doubt, the answer is True. Nothing is called.
 
     Args:
         start: a callable.
@@ -60,7 +60,7 @@ def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
         references = _references_of(candidate, state)
         if references is None:
             if candidate is start:
-                return True  # it is of C code, for example
+                return True  # C code, for example
             continue
         seen.add(id(candidate))
         waiting += references
@@ -93,7 +93,7 @@ def _references_of(value: Any, state: Mapping[str, Any]) -> list[Any] | None:
 
 @breaks_graph
 def _record_call(listener: Listener, wrapper: _Wrapper, args: Any, kwargs: Any) -> Any:
-    """Calls what the wrapper stands for and records the call."""
+    """Calls the function that the wrapper replaces, and records the call."""
     wrapper.follow_class()
     function = wrapper._run
     call = notify(listener.begin, listener, args, kwargs)
@@ -278,8 +278,8 @@ class ReplacedMethod(Attachment):
         )
 
     def detach(self) -> None:
-        """Takes the wrapper away, also where somebody keeps it on the instance to put it back, as
-        accelerate does. Wrapped in another way it stays, and passes calls on."""
+        """Removes the wrapper, also where another library keeps it on the instance to put it back,
+        as accelerate does. If it is wrapped in another way, it stays and passes calls on."""
         target, wrapper = self._target(), self._wrapper()
         if wrapper is None:
             return

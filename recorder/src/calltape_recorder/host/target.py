@@ -34,15 +34,15 @@ from calltape_schema.bounds import MAX_PARAMETERS
 from calltape_schema.objects import class_attribute, namespace_of
 from calltape_schema.records import Parameter, Producer, Rank, Target
 
-# Engines keep the state of a step beside the call, where no tape has it. vLLM's layers find the
+# Engines keep the state of a step outside of the call, where no tape has it. vLLM's layers find the
 # attention metadata and the cache in a global variable that is set around each call; others use a
-# context variable or a variable of the thread. So the code of the layers' forward methods, and of
-# the functions that these name, is searched once for what is read there and set elsewhere.
+# context variable or a thread-local one. So the code of the layers' forward methods, and of the
+# functions that these name, is searched once for variables that are read there and set elsewhere.
 
 _NOT_OF_MODELS = frozenset(
     ("torch", "transformers", "numpy", "calltape_recorder", "logging", "warnings", "typing", "os")
 )
-"""Packages whose own global state is that of a process, not of a call."""
+"""Packages whose global state belongs to the process, not to a call."""
 _SETS = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL"))
 _CHANGES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR", "DELETE_ATTR"))
 _CHANGING = frozenset(("append", "clear", "extend", "pop", "popitem", "setdefault", "update"))
@@ -131,8 +131,8 @@ def _changed_by(code: CodeType) -> Iterator[str]:
             yield from _changed_by(inner)
 
 
-# A library of kernels has functions and no modules. A call of a function is seen only if the
-# attribute is replaced, which every caller asks for: so the object is recorded that has it.
+# A library of kernels has functions and no modules. Calls of a function are seen by replacing the
+# attribute that callers look up, so the object with this attribute is recorded.
 
 
 def owner_of(target: Any, path: str | None = None) -> tuple[Any, str | None]:
@@ -251,7 +251,7 @@ def describe_target(
 
 
 def describe_producer() -> Producer:
-    """The versions of the software that writes the tape. The name of the machine is never in it."""
+    """The versions of the software that writes the tape, without the name of the machine."""
     transformers: Any = sys.modules.get("transformers")
     return Producer(
         calltape=__version__,
@@ -263,7 +263,7 @@ def describe_producer() -> Producer:
 
 
 def rank_now() -> Rank | None:
-    """Which process of a job of ``torch.distributed`` this is; None if it is in no such job yet."""
+    """The rank of this process in a ``torch.distributed`` job; None if it is in none yet."""
     try:
         if not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return None

@@ -1,4 +1,4 @@
-"""The files of a recording: one, or several in turn, within bounds of size, age and disk."""
+"""The files of a recording: one, or several in turn, within limits of size, age and disk space."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LimitReached(Exception):  # noqa: N818 - a decision, not an error
 
 
 class DiskBudget:
-    """Shares the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
+    """Distributes the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
     (:meth:`claim`), and threads that write ahead borrow some (:meth:`lend`).
 
     The lock is reentrant: a signal handler may call the model while its thread is in here.
@@ -72,13 +72,13 @@ class DiskBudget:
         """How many bytes all tapes may have; None if there is no bound."""
         if self._most is None:
             return None
-        # If old tapes are deleted for new ones, the disk is always full. So the bytes that
+        # If old tapes are deleted for new ones, the budget is always used up. So the bytes that
         # write-ahead needed once stay free, because it will need them again.
         return self._most - max(self.lent, self._peak)
 
     def claim(self, nbytes: int) -> bool:
-        """Sets how many bytes the tapes have, with what they are about to write. False, and nothing
-        changes, if that is too much."""
+        """Sets how many bytes the tapes have, including what they are about to write. Returns False
+        and changes nothing if that is too much."""
         with self.lock:
             most = self.for_tapes
             if most is not None and nbytes > most:
@@ -87,8 +87,8 @@ class DiskBudget:
             return True
 
     def lend(self, nbytes: int) -> bool:
-        """Lends so many more bytes to a call that is written ahead. False, and nothing is lent, if
-        that is too much."""
+        """Lends more bytes to a call that is written ahead. Returns False and lends nothing if that
+        is too much."""
         with self.lock:
             lent = self.lent + nbytes
             if self._most is not None:
@@ -100,7 +100,7 @@ class DiskBudget:
             return True
 
     def give_back(self, nbytes: int) -> None:
-        """Takes back bytes that were lent, as they are gone from the disk."""
+        """Takes back bytes that were lent and are gone from the disk."""
         with self.lock:
             self.lent -= nbytes
 
@@ -115,18 +115,18 @@ class Segments:
     Args:
         path: the path of the first file. The others are ``<stem>-00001.tape`` and so on.
         overwrite: whether to replace an existing first file. Later ones take names that are free.
-        options: tell when the next file begins and when to stop, and the permissions of the files.
-        ledger: tells what became of calls, and is told of files that are gone.
-        drain: tells what became of the calls since it was called last, the counted inputs of those
+        options: say when the next file begins and when to stop, and the permissions of the files.
+        ledger: counts what became of calls, and the calls of files that are gone.
+        drain: returns what became of the calls since its last call, the counted inputs of those
             that are not on the tape, and the dumps.
         on_lost_file: is called for a file that is gone.
-        notices: what people are told.
+        notices: the log of the recording.
 
     Attributes:
-        budget: who has how much of ``max_disk_bytes``.
-        max_file_bytes: how many bytes a file should have; None if there is no bound. What is
-            appended at once is in one file, so it should not be more.
-        written_bytes: how many bytes were written to tapes, those too that are gone by now.
+        budget: distributes ``max_disk_bytes``.
+        max_file_bytes: how many bytes a file should have; None if there is no bound. One append is
+            in one file, so it should not be larger.
+        written_bytes: how many bytes were written to tapes, including those that are gone.
         file_serial: the serial number of the current file. A call may refer to bytes of its own
             file alone.
 
@@ -212,7 +212,7 @@ class Segments:
 
         Args:
             calls: to append.
-            novel_calls: how many of them were like none before.
+            novel_calls: how many of them were unlike all earlier calls.
             file_serial: the file that they were encoded for.
 
         Raises:
@@ -350,9 +350,9 @@ class Segments:
     def _count(
         self, deleted: FileNumbers, gone: Coverage | None = None, reason: DropReason | None = None
     ) -> None:
-        """Writes what was counted since the last file, if that is not on the disk yet; if there is
-        no file, the next one begins. Other calls may not come for weeks, and the process may be
-        killed. What the disk does not take is tried again with the next look.
+        """Writes what was counted since the last file, if that is not on the disk yet. If there is
+        no file, the next one begins: the next call may not come for weeks, and the process may be
+        killed. If the disk fails, the next look tries again.
 
         Args:
             deleted: the numbers of the files that are deleted.
@@ -382,8 +382,8 @@ class Segments:
             self._notices.complain("the counters cannot be written", error)
 
     def _announce(self, closed: ClosedSegment, reason: DropReason) -> None:
-        """Writes, before a file is deleted, that its calls are counted in the current one: a
-        process that is killed before or after it is gone counts them once."""
+        """Writes, before a file is deleted, that its calls are counted in the current one. So they
+        are counted once, even if the process is killed before or after the deletion."""
         deleted = joined_runs([*self._closed.deleted, (closed.number, closed.number)])
         self._count(deleted, closed.accounts.coverage, reason)
         self._counts_written = None  # the file may still be there
@@ -391,7 +391,7 @@ class Segments:
     def _accounts(self, tape: TapeFile) -> Accounts:
         """What became of the calls since the last file, and the dumps. Adds the counted inputs of
         calls that are not on the tape to the table of this file."""
-        # In this order: each call that ended before this moment was seen.
+        # In this order, so that each call that ended before this moment was seen.
         closed_ns, seen = now_ns(), self._ledger.seen
         coverage, table, dumps = self._drain()
         tape.table.merge(table)
@@ -437,7 +437,7 @@ class Segments:
             if not self._delete_one():
                 raise LimitReached(DropReason.MAX_DISK_BYTES)
         if options.min_free_bytes is not None and self._tape is None:
-            # Somebody may have removed the folder, and then its free space is unknown.
+            # If the folder was removed, its free space is unknown.
             make_folders(os.path.dirname(self.first_path), options.file_mode)
         while options.min_free_bytes is not None:
             disk = os.statvfs(os.path.dirname(self.first_path) or ".")
@@ -457,7 +457,7 @@ class Segments:
         return self._closed.delete_one()
 
     def _lose(self, tape: TapeFile) -> None:
-        """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
+        """Counts the calls of a file that was removed or truncated as dropped, and logs it if there
         are any."""
         self._tape = self._counts_written = None
         self.file_serial += 1

@@ -1,10 +1,10 @@
 """Ended calls that wait in memory, and the one thread that writes them.
 
-A call that looks like an earlier one waits for the writer as its bytes, beside the two sides that
-it shares with that one. To Python's garbage collector these are nothing. If thousands of calls
-waited as objects, it would go through all objects of the application each time they became many
-more: measured, that took 0.1 s of an application, and a third of what recording small calls cost.
-The calls of a flight recorder are objects.
+A call that looks like an earlier one waits as its bytes, with the two sides that it shares with
+that one. Python's garbage collector does not visit these. If thousands of calls waited as objects,
+it would visit all objects of the application whenever their number had grown much: measured, that
+took 0.1 s of an application, and a third of the cost of recording small calls. The calls of a
+flight recorder are objects.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from calltape_schema import TapeError
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.groups import NewCall
 
-# Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
-# lets it come back only after its switch interval. Records of calls that are written together share
-# what is equal. With four times as many they are a sixth smaller, but their group takes longer to
-# make than _WORK_SECONDS.
+# Many small calls are written at once. Every write releases the interpreter lock, and a busy
+# application returns it only after its switch interval. Records of calls that are written together
+# share what is equal. With four times as many, they are a sixth smaller, but making their group
+# takes longer than _WORK_SECONDS.
 BATCH_CALLS = 128
 _BATCH_BYTES = 1024 * 1024
 
-# While small calls keep coming, the writer polls. To wake it costs the application's thread a
-# system call within the call, and then both compete for the interpreter lock. If the writer polls
-# less often, the application pays less, and calls are in the file later.
+# While small calls keep coming, the writer polls. Waking it would cost the application a system
+# call within its call, and then both threads compete for the interpreter lock. If the writer polls
+# less often, the application pays less, and calls reach the file later.
 POLL_SECONDS = 0.05
 _IDLE_POLLS = 10
 
@@ -65,38 +65,38 @@ _PAUSE_SECONDS = 0.00005
 _WAIT_SECONDS = 0.5
 
 
-# What does not wait for the next poll: a large call, what a flight recorder writes, a call that
-# raised, and a quarter of what may wait. Calls that wait as objects wake the writer when they are
-# few: of many, Python's garbage collector would go through all objects of the application.
+# The writer is woken for a large call, for a call of a flight recorder, for a call that raised, and
+# when a quarter of the calls that may wait do. A few calls that wait as objects wake it, too: for
+# many objects, Python's garbage collector would visit all objects of the application.
 _LARGE_BYTES = 1024 * 1024
 _MOST_OBJECTS = 32
 _SMALL_BYTES = 64 * 1024  # each side of a call that waits as its bytes has fewer
 
 _PLACES = 3  # of a call or a task
 
-# Number, times, thread, cost and reserved bytes of a call, and whether it is novel.
+# The numbers of a call: its number, time, thread, duration, cost and reserved bytes; and whether it
+# is novel.
 _CALL_NUMBERS = struct.Struct("<qqQqqq?")
 
 
 class Task(NamedTuple):
-    """Something to do between calls, and what is set when it is done."""
+    """An action to run between calls, and an event that is set when it is done."""
 
     action: Callable[[], object]
     done: Event
 
 
 class CallQueue:
-    """Calls and tasks, in order. Any thread may put something in; one takes it out.
+    """Calls and tasks, in order. Any thread may add some; one thread takes them out.
 
     Args:
         max_bytes: the byte bound of the recording.
         batch: how many calls are in memory besides those that wait.
 
     Attributes:
-        is_full: whether so many calls wait that they would reach the byte bound even without
-            tensors. Then the next call must not be recorded. The thread that takes calls out says
-            when there is room again, by :meth:`look`.
-        wake: is set if the thread that takes calls out is to look at once.
+        is_full: whether the waiting calls would reach the byte bound even without tensors. Then the
+            next call must not be recorded. :meth:`look` finds out when there is room again.
+        wake: is set if the thread that takes calls out should look at once.
         is_asleep: whether that thread sleeps until ``wake`` is set.
     """
 
@@ -142,7 +142,7 @@ class CallQueue:
             wakes = len(places) >= self._urgent_places
         if len(places) >= self._max_places:
             self.is_full = True
-        # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
+        # ``is_asleep`` is set before the other thread looks a last time, so no call is missed.
         if self.is_asleep or wakes:
             self.wake.set()
 
@@ -152,7 +152,7 @@ class CallQueue:
         self.wake.set()
 
     def take(self) -> QueuedCall | Task | None:
-        """Takes out what is first; None if there is nothing."""
+        """Takes out the first call or task; None if there is none."""
         if not self._places:
             return None
         take = self._places.popleft
@@ -160,14 +160,14 @@ class CallQueue:
         return item if inputs is None else _unpacked(inputs, outputs, item)
 
     def look(self) -> bool:
-        """Whether anything waits. Finds out whether it is still full, too."""
+        """Whether anything waits. Updates ``is_full``, too."""
         self.is_full = len(self._places) >= self._max_places
         return bool(self._places)
 
 
 def _templates_of(call: Call) -> tuple[Side, Side | None] | None:
-    """The sides without their bytes, if calls that look the same share them, and the call has
-    nothing else of its own; else None."""
+    """The templates of the two sides, if a call consists only of these, its numbers and its bytes;
+    else None."""
     inputs, outputs = call.inputs, call.outputs
     assert inputs is not None
     if inputs.scalars or call.error is not None or call.is_provisional:
@@ -199,16 +199,16 @@ def _unpacked(inputs: Side, outputs: Side | None, packed: bytes) -> QueuedCall:
 class Writer:
     """Takes calls out of a queue and appends them to the tape, in a thread of its own.
 
-    About once a second, ``each_second`` is called for what must not wait for a call. ``lost`` is
-    called for every call that is dropped here. ``written`` is given if values are omitted, and is
-    called for every call that is in the file.
+    About once a second, it calls ``each_second`` for what must not wait for a call. It calls
+    ``lost`` for every call that it drops, and ``written``, if given, for every call that is in the
+    file.
 
     Attributes:
         queue: has the calls that wait.
         last_write_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
         failure: why the last call could not be written; None if it was.
-        waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
-            these locks.
+        waits_with: the objects whose locks the writer takes. A thread that waits for the writer
+            releases them.
     """
 
     def __init__(
