@@ -130,23 +130,23 @@ def _compilable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Wrapper:
-    """Stands for a callable, with the same signature, name and attributes. It records as long as it
+    """Replaces a callable, with the same signature, name and attributes. It records as long as it
     has a listener.
 
-    A copy or pickle of it is the method that was there before; of a function of a module, what the
-    module has by that name. It has the attributes of a function, so ``inspect`` recognizes a
-    coroutine or generator function that it stands for. What is set on it is set on that function,
-    and on a class it is a method.
+    A copy or pickle of it is the method that it replaced, or for a function of a module, what the
+    module has under that name. It has the attributes of a function, so ``inspect`` recognizes a
+    replaced coroutine or generator function. Attributes that are set on it are set on the replaced
+    function, and on a class it is a method.
 
     Args:
         function: the callable.
-        listener: is told of calls.
-        name: of the method, if the class has it. Then it stands for what the class has at a call:
-            the class may get another one, or the object another class. Graphs that were compiled
-            before have the old one, as they do without a recorder. None if the callable is the
-            object's own.
+        listener: is notified of calls.
+        name: the name of the method, if the class has it. Then the wrapper runs the method that the
+            class has at a call: the class may get another method, or the object another class.
+            Graphs that were compiled before use the old method, as they do without a recorder. None
+            if the callable is an attribute of the object itself.
         restored: what a copy or pickle is made of.
-        copies: counts these.
+        copies: counts copies and pickles.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class _Wrapper:
         self._restored = restored
         self._copies = copies
         self._function = function
-        self._identity = id(self)  # another wrapper may have had all this before
+        self._identity = id(self)  # the attributes may come from another wrapper
 
     @skip_frame
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -182,7 +182,7 @@ class _Wrapper:
 
     @skip_frame
     def follow_class(self) -> None:
-        """Stands for the method that the class of the object has now. No code of the application
+        """Adopts the method that the class of the object has now. No code of the application
         runs."""
         if self._name is None:
             return
@@ -195,12 +195,12 @@ class _Wrapper:
                 self._class = cls
             for names in self._namespaces:
                 if self._name in names:
-                    found = names[self._name]
+                    current = names[self._name]
                     break
             else:
                 return
-            if found is not function.__func__ and type(found) is FunctionType:
-                function = types.MethodType(found, function.__self__)
+            if current is not function.__func__ and type(current) is FunctionType:
+                function = types.MethodType(current, function.__self__)
                 self._function, self._kind = function, deferred_kind_of(function)
                 self._run = _compilable(function)
         finally:
@@ -233,7 +233,7 @@ class _Wrapper:
 
 
 _OWN_ATTRIBUTES = frozenset({"_class", "_function", "_kind", "_listener", "_namespaces", "_run"})
-"""What is set on a wrapper after it was made, besides what the application sets."""
+"""The attributes that the recorder sets on a wrapper after its creation."""
 
 
 class ReplacedMethod(Attachment):
