@@ -27,7 +27,8 @@ from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
 from calltape_schema.records import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 
-_MEASURED_EVERY = 17  # call that is not recorded: a prime, so that no rhythm of calls matters
+# One in 17 calls that are not recorded is measured. A prime does not match the rhythm of the calls.
+_MEASURED_EVERY = 17
 
 clock = time.perf_counter_ns
 
@@ -80,9 +81,9 @@ class CallHandler:
         are captured, the other policies decide by them, and the inputs are copied. Two fast paths
         skip some of them:
 
-        - A call that looks like the latest one is *recognized*: its arguments are not walked, and
-          the facts of its tensors are not read.
-        - A recognized call that no policy keeps is *only counted*: nothing is captured.
+        1. A call that looks like the latest one is *recognized*: its arguments are not walked, and
+           the facts of its tensors are not read.
+        2. A recognized call that no policy keeps is *only counted*: nothing is captured.
         """
         # If few calls are kept, most calls end in this function. The caches of the processor are
         # cold for it, so it touches as little memory as possible.
@@ -95,28 +96,31 @@ class CallHandler:
         call: Call | None = None
         inputs: CapturedSide | None = None
         try:
-            # None means that the policies have to see the inputs.
+            # 1. The policies decide by the number. None means that they have to see the inputs.
             kept: int | None = False
             skipped_from, skipped_until = admission.gap[0]
             if not skipped_from <= number < skipped_until:
                 decide = admission.by_number
                 kept = decide if decide is None or decide is True else decide(number, None)
 
+            # 2. The inputs are captured, unless they look like the latest ones.
             guards = admission.side_cache.latest_call
             is_training = recording.snapshots.module_names.is_training()
             if guards is None or not guards.accept_call(args, kwargs, is_training):
                 inputs = recording.snapshots.inputs(args, kwargs, is_training=is_training)
             elif kept is not False or is_held:
-                inputs = recognized(guards, [*args, *kwargs.values()])
+                inputs = recognized(guards, [*args, *kwargs.values()])  # the first fast path
             else:
-                next(guards.cached.calls)
+                next(guards.cached.calls)  # the second one
 
+            # 3. The policies decide by the inputs.
             if kept is None and inputs is not None:
                 outline = inputs.outline if inputs.scalars else inputs.sizes
                 kept = recording.decisions.decide(
                     CallView(number, args, kwargs, inputs.structure, outline, inputs.scalars)
                 )
 
+            # 4. The inputs are copied, or counted.
             if inputs is not None and (kept or is_held):
                 # As now_ns(), which would be one more function in the way of each call.
                 call = Call(number, max(time.time_ns(), 0), get_ident())
