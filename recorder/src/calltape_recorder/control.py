@@ -235,12 +235,14 @@ def why_untrusted(path: str, status: os.stat_result) -> str | None:
     # A user who may write to a directory above the file may replace the file, unless only owners
     # may remove their entries (/tmp). If the path is a link, the same holds for the directories
     # that it leads to.
-    here, there = Path(os.path.abspath(path)).parent, Path(real).parent
-    for folder in dict.fromkeys((here, *here.parents, there, *there.parents)):
+    folder_of_path, folder_of_target = Path(os.path.abspath(path)).parent, Path(real).parent
+    for folder in dict.fromkeys(
+        (folder_of_path, *folder_of_path.parents, folder_of_target, *folder_of_target.parents)
+    ):
         if reason is None:
             inside = os.stat(folder)
             if not inside.st_mode & stat.S_ISVTX or not _is_ours(inside):
-                is_its = folder in (here, there)
+                is_its = folder in (folder_of_path, folder_of_target)
                 reason = _written_by_others(inside, "its directory" if is_its else str(folder))
     return reason
 

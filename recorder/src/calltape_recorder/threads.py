@@ -72,15 +72,15 @@ class Event:
         """Waits until it is set, but no longer than this. The whole thread stops."""
         if self._is_set or seconds <= 0:
             return self._is_set
-        mine = _allocate_lock()
-        mine.acquire()
-        self._waiting.append(mine)
+        lock = _allocate_lock()
+        lock.acquire()
+        self._waiting.append(lock)
         # It may have been set before the lock was in the list.
         try:
-            return self._is_set or mine.acquire(True, seconds) or self._is_set
+            return self._is_set or lock.acquire(True, seconds) or self._is_set
         finally:
             with contextlib.suppress(ValueError):  # it was released
-                self._waiting.remove(mine)
+                self._waiting.remove(lock)
 
 
 def start_thread(run: Callable[[], None], name: str) -> None:
@@ -211,7 +211,7 @@ def _is_sent_for(frame: FrameType) -> bool:
     )
 
 
-# Counters that every call raises, in any thread, without a lock.
+# Counters that every call increments, in any thread, without a lock.
 
 Count = Iterator[int]
 """A counter. ``next`` of it is one step under the interpreter lock, so it needs no other lock.

@@ -230,10 +230,10 @@ class End(Record):
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        found = self.inputs
-        if found is None:
+        section = self.inputs
+        if section is None:
             return None
-        data = section_of(found, "the table of inputs").content(
+        data = section_of(section, "the table of inputs").content(
             most(MAX_TABLE_BYTES), "the table of inputs"
         )
         table = unpack_inputs(data)
@@ -284,10 +284,10 @@ def decode_counts(content: bytes) -> InterimCounts:
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    found = validated(_counts, unpack(open_envelope(content)), "counts")
-    if found.coverage.seen != found.coverage.kept + sum(found.coverage.dropped.values()):
+    counts = validated(_counts, unpack(open_envelope(content)), "counts")
+    if counts.coverage.seen != counts.coverage.kept + sum(counts.coverage.dropped.values()):
         raise TapeError("damaged", "counts that do not add up")
-    return found
+    return counts
 
 
 def encode_end(end: End, offset: int) -> bytes:

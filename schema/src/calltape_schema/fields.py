@@ -141,25 +141,25 @@ def expect_known(document: Any, what: str) -> None:
             for validation.
         what: the name of the part, for the error.
     """
-    wanted = document.get("requires") if is_map(document) else None
-    if not is_array(wanted) or len(wanted) > MAX_FEATURES:
+    features = document.get("requires") if is_map(document) else None
+    if not is_array(features) or len(features) > MAX_FEATURES:
         return
-    if not all(type(one) is str and 0 < len(one) <= _MAX_FEATURE for one in wanted):
+    if not all(type(feature) is str and 0 < len(feature) <= _MAX_FEATURE for feature in features):
         return
     try:
-        "".join(wanted).encode()
+        "".join(features).encode()
     except UnicodeEncodeError:
         return
-    unknown = [one for one in wanted if one not in _KNOWN]
+    unknown = [feature for feature in features if feature not in _KNOWN]
     if unknown:
-        names = ", ".join(one[:64] for one in unknown[:5])
+        names = ", ".join(feature[:64] for feature in unknown[:5])
         raise TapeError("unsupported", f"{what} requires what this reader does not know: {names}")
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
     """The problems that a pydantic validation found, in document order."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [Problem(tuple(e["loc"]), e["msg"]) for e in errors]
 
 
 def validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:

@@ -92,7 +92,7 @@ def unpack_inputs(data: bytes) -> InputsTable:
 
 
 def _ascend(signatures: Iterable[int]) -> bool:
-    return all(one < other for one, other in pairwise(signatures))
+    return all(signature < following for signature, following in pairwise(signatures))
 
 
 _NO_ROOM = "inputs or kinds stand twice, or have no room"
@@ -206,9 +206,9 @@ def _document_of(kind: Kind) -> dict[str, Any]:
 
 
 def _spans(data: bytes) -> Ranges:
-    found = validated(_ranges, unpack(data), "the ranges of a row")
-    if any(low > high for _, low, high in found):
+    spans = validated(_ranges, unpack(data), "the ranges of a row")
+    if any(low > high for _, low, high in spans):
         raise contradiction("a range without an element")
-    if len({leaf for leaf, _, _ in found}) != len(found):
+    if len({leaf for leaf, _, _ in spans}) != len(spans):
         raise contradiction("two ranges of a leaf")
-    return found
+    return spans

@@ -295,8 +295,8 @@ class Kind(Counts):
         spec, first = decode_structure(self.structure), sum(self.ranks)
         lengths = len(self.dtypes), len(self.axes) - first
         has_others = any(
-            one is not int and self.axes[first + at] is not None
-            for at, one in (spec.scalar_types if lengths[1] == spec.scalars else ())
+            python_type is not int and self.axes[first + at] is not None
+            for at, python_type in (spec.scalar_types if lengths[1] == spec.scalars else ())
         )
         if parts_of_inputs(spec.root) is None or lengths != (spec.leaves, spec.scalars):
             raise contradiction("a kind does not fit its structure")

@@ -43,21 +43,21 @@ def steps_of(size: int) -> int:
 def checksums_of(parts: Iterable[Any]) -> Checksums:
     """The checksums of the bytes of these parts, one after another. A CRC-32 continues that of the
     bytes before, so all of them take one pass."""
-    found, left, steps = 0, CHECKED_BYTES, array("I")
+    checksum, left, steps = 0, CHECKED_BYTES, array("I")
     for part in parts:
         if len(part) <= left:
-            found, left = crc32(part, found), left - len(part)
+            checksum, left = crc32(part, checksum), left - len(part)
             continue
         with memoryview(part) as view:
             at = 0
             while at < len(view):
                 if not left:
-                    steps.append(found)
+                    steps.append(checksum)
                     left = CHECKED_BYTES
                 with view[at : at + left] as piece:
-                    found = crc32(piece, found)
+                    checksum = crc32(piece, checksum)
                     at, left = at + len(piece), left - len(piece)
-    return Checksums(found, little_endian(steps).tobytes() if steps else b"")
+    return Checksums(checksum, little_endian(steps).tobytes() if steps else b"")
 
 
 class Section(NamedTuple):
@@ -134,9 +134,9 @@ def inflated(data: bytes, size: int, what: str) -> bytes:
     """The bytes that were deflated in the format of zlib. Never more than ``size`` are inflated."""
     inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(data, size + 1)
+        content = inflater.decompress(data, size + 1)
     except zlib.error as error:
         raise TapeError("damaged", f"{what} cannot be inflated: {error}") from None
-    if len(found) != size or not inflater.eof or inflater.unused_data:
+    if len(content) != size or not inflater.eof or inflater.unused_data:
         raise TapeError("damaged", f"{what}: not {size} bytes")
-    return found
+    return content

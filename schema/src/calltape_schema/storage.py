@@ -100,9 +100,9 @@ class Window:
     def read(self, offset: int, size: int) -> bytes:
         """As :meth:`Source.read_at`."""
         at = offset - self._start
-        found = self._data[at : at + size] if at >= 0 else b""
-        if len(found) == size:
-            return found
+        part = self._data[at : at + size] if at >= 0 else b""
+        if len(part) == size:
+            return part
         gap = at - len(self._data)
         is_near = at >= 0 and gap < self._step
         self._step = min(2 * self._step, _LAST_STEP) if is_near else _FIRST_STEP

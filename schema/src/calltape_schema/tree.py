@@ -92,7 +92,7 @@ def are_distinct(values: Sequence[Any]) -> bool:
     if len(values) <= MAX_ALIKE:
         return True
     hashes = sorted(map(hash, values))
-    return all(one != other for one, other in zip(hashes, hashes[MAX_ALIKE:], strict=False))
+    return all(low != high for low, high in zip(hashes, hashes[MAX_ALIKE:], strict=False))
 
 
 Scalar = Annotated[str | int | float | bool | bytes | None, PlainValidator(_scalar)]
@@ -340,8 +340,8 @@ class Structure(Record):
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
         """Pairs of a scalar's position and the Python type that it must have. A complex number is a
         tuple."""
-        found = [pair for node in walk(self.root) for pair in _scalars_of(node)]
-        return tuple(dict(found).items())
+        pairs = [pair for node in walk(self.root) for pair in _scalars_of(node)]
+        return tuple(dict(pairs).items())
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -453,9 +453,9 @@ _decode = decoder(_structures, "structure", pythonic)
 
 
 def _decode_structure(data: bytes) -> Structure:
-    found = _decode(data)
-    if "collides" not in vars(found):
-        return found
+    spec = _decode(data)
+    if "collides" not in vars(spec):
+        return spec
     # A dict of such keys cannot be built in linear time, and much of calltape builds dicts.
     document = pythonic(unpack(data), lambda node: not are_distinct(node["keys"]))
     return validated(_structures, document, "structure")
@@ -587,8 +587,8 @@ _decode_lengths = decoder(TypeAdapter(_Lengths), "structure")
 def _lengths_of(structure: bytes) -> tuple[int, int]:
     """The fields of :class:`_Lengths` without the model: a recorder remembers them for all of its
     structures as long as it runs."""
-    found = _decode_lengths(structure)
-    return found.leaves, found.scalars
+    lengths = _decode_lengths(structure)
+    return lengths.leaves, lengths.scalars
 
 
 lengths_in: Callable[[bytes], tuple[int, int]] = Interner(_lengths_of)

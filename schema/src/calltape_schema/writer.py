@@ -252,9 +252,9 @@ class TapeWriter:
                 ranges=[(span["leaf"], span["min"], span["max"]) for span in ranges or ()],
                 key=call.signature,
             )  # fmt: skip
-        for key, (call, many) in alike.items():
+        for key, (call, numbers_alike) in alike.items():
             tree = call.record["inputs"]
-            self.table.add(tree["structure"], tree["leaves"], call.scalars, *many, key=key)
+            self.table.add(tree["structure"], tree["leaves"], call.scalars, *numbers_alike, key=key)
 
     def _write(self, parts: Sequence[Any], size: int) -> None:
         if self._is_torn:

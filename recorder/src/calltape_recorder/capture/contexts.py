@@ -73,18 +73,20 @@ def context_document(context: Context) -> dict[str, Any] | None:
     """The context as the tape has it; None if it is torch's default."""
     if context == ORDINARY:
         return None
-    _, grad, inference, autocast, *rest = context
+    _, grad, inference, autocast, *more = context
     autocasts = [{"device": device, "dtype": dtype} for device, dtype in autocast]
     document = {"autocast": autocasts, "grad": grad, "inference": inference}
-    if rest and rest[0] != "float32":
-        document["default_dtype"] = rest[0]
-    return document | {"training": True} if len(rest) > 1 else document
+    if more and more[0] != "float32":
+        document["default_dtype"] = more[0]
+    return document | {"training": True} if len(more) > 1 else document
 
 
 def _autocast_now() -> tuple[tuple[str, str], ...]:
     another = _registered_device()
     devices = _DEVICES if another == _NO_NAME else (*_DEVICES, another)
-    return tuple([(one, _name(torch.get_autocast_dtype(one))) for one in devices if _is_on(one)])
+    return tuple(
+        [(device, _name(torch.get_autocast_dtype(device))) for device in devices if _is_on(device)]
+    )
 
 
 @functools.cache

@@ -165,14 +165,14 @@ class _Walk:
 
     def _has_number(self, count: int) -> bool:
         """Whether any of the next ``count`` nodes has a number. Goes past them."""
-        found = [self.node() for _ in range(count)]
-        return any(plain or named for plain, named in found)
+        counts = [self.node() for _ in range(count)]
+        return any(plain or named for plain, named in counts)
 
     def _list(self, place: int, count: int) -> tuple[int, int]:
         plain = named = 0
         for _ in range(count):
-            more, others = self.node()
-            plain, named = plain + more, named + others
+            plain_below, named_below = self.node()
+            plain, named = plain + plain_below, named + named_below
         if plain + named > FEW_NUMBERS:
             self.lists[place] = plain > FEW_NUMBERS
         return plain, named

@@ -115,12 +115,12 @@ class Omissions:
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
         ``input_ids.x``."""
-        side, _, rest = path.partition(".")
-        first, dot, below = rest.partition(".")
-        if side == "kwargs" and rest:
-            names = [path, rest]
+        side, _, below_side = path.partition(".")
+        first, dot, below = below_side.partition(".")
+        if side == "kwargs" and below_side:
+            names = [path, below_side]
             if self._variadic_keyword is not None and first not in self._keywords:
-                names.append(f"{self._variadic_keyword}.{rest}")
+                names.append(f"{self._variadic_keyword}.{below_side}")
             return names
         if side == "args" and first.isdecimal():
             place = int(first)

@@ -50,7 +50,7 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
                 via == "method"
                 and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
                 and torch.cuda.device_count() > 1
-                and any(isinstance(one, torch.nn.DataParallel) for one in _around(module))
+                and any(isinstance(owner, torch.nn.DataParallel) for owner in _around(module))
             ):
                 yield (
                     "the replicas of DataParallel would call the method of the first device: pass"
@@ -62,9 +62,9 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
 
 def _passes_by_hooks(cls: type) -> bool:
     """Whether the ``__call__`` of a class does not call torch's, judging by its code."""
-    own = class_attribute(cls, "__call__")
+    method = class_attribute(cls, "__call__")
     owner = next(base for base in mro_of(cls) if "__call__" in namespace_of(base))
-    code = getattr(own, "__code__", None)
+    code = getattr(method, "__code__", None)
     if module_of(owner).partition(".")[0] == "torch" or type(code) is not CodeType:
         return False
     return _RUN_HOOKS.isdisjoint(names_in(code))
@@ -92,8 +92,8 @@ def _may_be_inlined(module: torch.nn.Module) -> bool:
         return False
     around: list[torch.nn.Module] | None = None
     is_of_class = rf"___check_type_id\((.*), {id(type(module))}\)"
-    for code, found in compiled.items():
-        guards = [guard for entry in found for guard in entry.guard_manager.code_parts]
+    for code, entries_of_code in compiled.items():
+        guards = [guard for entry in entries_of_code for guard in entry.guard_manager.code_parts]
         # Where a graph found an object of the class, such as L['self']._modules['a'].
         places = [match[1] for guard in guards if (match := re.match(is_of_class, guard))]
         if not places:

@@ -116,11 +116,11 @@ class HookPair(Attachment):
 
     def trouble(self) -> str | None:
         registered = [handle.hooks_dict_ref() for handle in self._handles]
-        there = [
+        are_there = [
             hooks is not None and hooks.get(handle.id) is hook
             for hooks, handle, hook in zip(registered, self._handles, self._hooks, strict=True)
         ]
-        if all(there) or self._module() is None:
+        if all(are_there) or self._module() is None:
             return None
         return (
             "the hooks of the recorder were taken off the module: later calls are not seen. Attach"

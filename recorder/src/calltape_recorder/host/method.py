@@ -284,14 +284,16 @@ class ReplacedMethod(Attachment):
         if wrapper is None:
             return
         if target is not None:
-            own = wrapper.__dict__["_calltape_own"]
+            original = wrapper.__dict__["_calltape_own"]
             # A wrapper without a listener belongs to a recorder that was closed earlier.
-            while isinstance(own, _Wrapper) and own._listener is None:
-                own = own.__dict__["_calltape_own"]
+            while isinstance(original, _Wrapper) and original._listener is None:
+                original = original.__dict__["_calltape_own"]
             state = dict.copy(vars(target))
             for name in [name for name, references in state.items() if references is wrapper]:
-                if name == self._method and own is None:
+                if name == self._method and original is None:
                     object.__delattr__(target, name)
                 else:
-                    object.__setattr__(target, name, wrapper._function if own is None else own)
+                    object.__setattr__(
+                        target, name, wrapper._function if original is None else original
+                    )
         wrapper._listener = None

@@ -126,9 +126,9 @@ def read_facts(leaves: list[Any], wanted: Wanted, before: tuple[LeafFacts, ...] 
     same = aliases = None
     if len(set(storages)) < len(storages):
         same, aliases = _aliased(leaves, facts, shapes, sizes, storages, wanted)
-    found = tuple(facts)
+    per_leaf = tuple(facts)
     return SideFacts(
-        before if found == before else found, tuple(shapes), tuple(sizes), same, aliases
+        before if per_leaf == before else per_leaf, tuple(shapes), tuple(sizes), same, aliases
     )
 
 

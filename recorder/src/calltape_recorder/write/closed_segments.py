@@ -111,13 +111,15 @@ class ClosedSegments:
         calls count as kept. A few are checked at a time."""
         if self._cursor >= len(self._all):
             self._cursor = 0
-        some = self._all[self._cursor : self._cursor + _LOOKS]
+        checked = self._all[self._cursor : self._cursor + _LOOKS]
         moved = [
-            closed for closed in some if closed not in self.unsealed and not closed.tape.is_there()
+            closed
+            for closed in checked
+            if closed not in self.unsealed and not closed.tape.is_there()
         ]
         for closed in moved:
             self._remove(closed)
-        self._cursor += len(some) - len(moved)
+        self._cursor += len(checked) - len(moved)
 
     def expire(self, seconds: float) -> None:
         """Deletes the files that ended at least this long ago, and counts their calls."""

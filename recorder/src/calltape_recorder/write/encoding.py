@@ -326,8 +326,8 @@ class Encoder:
                 if prefix_origin in tails_here:
                     # An argument grew since an earlier call, and the model made it grow again. A
                     # reference leads to an earlier call, so the tail is that of both.
-                    prefix_origin, prefix, more = tails_here[prefix_origin]
-                    length += more
+                    prefix_origin, prefix, length_before = tails_here[prefix_origin]
+                    length += length_before
                 if (place := self._earlier_place(prefix_origin, call)) is not None:
                     at[key] = key, *place, axis
                     stored[key] = piece.tail(prefix)

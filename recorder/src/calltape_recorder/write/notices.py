@@ -122,9 +122,9 @@ class Notices:
                 self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
                 continue
             self._last_said[kind] = now
-            more = self._suppressed.pop(kind, 0)
-            if more:
-                text += f" (and {more} more times since it was last logged)"
+            suppressed = self._suppressed.pop(kind, 0)
+            if suppressed:
+                text += f" (and {suppressed} more times since it was last logged)"
             say(level, text)
             # Python itself prints only warnings here, and these were not disabled.
             shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)

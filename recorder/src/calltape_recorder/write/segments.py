@@ -429,10 +429,10 @@ class Segments:
             return
         size = append.size
         while True:
-            more = size + _INDEX_BYTES * len(append.groups)
+            needed = size + _INDEX_BYTES * len(append.groups)
             if self._tape is None:
-                more += self._new_bytes + self._end_bytes
-            if self.budget.claim(self._needed() + more):
+                needed += self._new_bytes + self._end_bytes
+            if self.budget.claim(self._needed() + needed):
                 break
             if not self._delete_one():
                 raise LimitReached(DropReason.MAX_DISK_BYTES)

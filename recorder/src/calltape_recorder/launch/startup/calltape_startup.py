@@ -271,7 +271,7 @@ class Lookout:
             if self.done and not is_new:
                 return True
             modules = self._modules() if module is None else [module]
-            targets = (resolve(one, self._attribute) for one in modules)
+            targets = (resolve(candidate, self._attribute) for candidate in modules)
             target = next((target for target in targets if target is not None), None)
             if target is None:
                 return self.done
@@ -547,9 +547,9 @@ def models_there() -> str:
         return ""
     import gc
 
-    models = [one for one in gc.get_objects() if issubclass(type(one), base)]
-    inner = {id(part) for one in models for part in (vars(one).get("_modules") or {}).values()}
-    classes = {type(one) for one in models if id(one) not in inner}
+    models = [value for value in gc.get_objects() if issubclass(type(value), base)]
+    inner = {id(part) for value in models for part in (vars(value).get("_modules") or {}).values()}
+    classes = {type(value) for value in models if id(value) not in inner}
     names = sorted(f"{cls.__module__}:{cls.__qualname__}"[:100] for cls in classes)
     if len(names) > _MAX_NAMES:
         names[_MAX_NAMES:] = [f"and {len(names) - _MAX_NAMES} more"]
