@@ -5,7 +5,7 @@ constants, with numbered tensors and scalars. Arguments are bound to the names o
 value that equals its default is left out, and so is the order of the keys of a plain dict. With
 these rules most exports succeeded when they were measured (docs/decisions/export-strategies.md).
 Keys of dicts that do not come back from call to call are data: a layout describes them as one value
-that it does not know (:class:`calltape_schema.privacy.KeySets` has the rule).
+that it does not know (:class:`calltape_schema.data_keys.KeySets` has the rule).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from calltape_analyzer.observing.size_table import Column, columns_of
 from calltape_analyzer.pytree.nodes import named_children, nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
 from calltape_analyzer.reading.calls import Calls
-from calltape_schema.privacy import KeySets, is_name, is_position
+from calltape_schema.data_keys import KeySets
+from calltape_schema.privacy import is_name, is_position
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,

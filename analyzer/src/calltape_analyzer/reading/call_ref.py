@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from calltape_schema.bounds import MAX_ALIKE
@@ -15,6 +17,7 @@ from calltape_schema.tree import parts_of_inputs
 
 __all__ = [
     "CallRef",
+    "CallRefs",
     "SeenInputs",
     "WideInts",
     "checked_inputs",
@@ -56,6 +59,26 @@ class CallRef(NamedTuple):
     def __str__(self) -> str:
         """Its address: the first 8 digits of the tape's id, and the number (``3f9a01bc:12``)."""
         return f"{self.tape.hex()[:8]}:{self.number}"
+
+
+class CallRefs:
+    """The references to the calls of a file.
+
+    Args:
+        tape: the id of the file's tape.
+        recordings: of a survey, the ids of the recordings whose calls it counts, each with what was
+            added to the numbers of its calls; else empty.
+    """
+
+    def __init__(self, tape: bytes, recordings: Mapping[bytes, int]) -> None:
+        self._firsts = sorted((first, recorded) for recorded, first in recordings.items())
+        self._of_tape = 0, tape  # for numbers before all recordings
+
+    def ref(self, number: int, began_ns: int) -> CallRef:
+        """The call of a number, whose recording began at this time."""
+        before = bisect_right(self._firsts, number, key=itemgetter(0))
+        first, tape = self._firsts[before - 1] if before else self._of_tape
+        return CallRef(tape, number - first, (began_ns, first))
 
 
 class SeenInputs(NamedTuple):

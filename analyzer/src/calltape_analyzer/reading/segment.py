@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from operator import itemgetter
 
 from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.limits import Allowance, bounded, check_memory, memory_limit_of
@@ -21,6 +19,7 @@ from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call_checks import CallChecks
 from calltape_analyzer.reading.call_ref import (
     CallRef,
+    CallRefs,
     SeenInputs,
     WideInts,
     checked_inputs,
@@ -153,16 +152,12 @@ class Segment:
         return {source.tape: source.first for source in self.sources}
 
     @cached_property
-    def _firsts(self) -> list[tuple[int, bytes]]:
-        return sorted((first, tape) for tape, first in self.recordings.items())
+    def _refs(self) -> CallRefs:
+        return CallRefs(self.manifest.tape, self.recordings if self.is_survey else {})
 
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
-        if not self.is_survey:
-            return CallRef(self.manifest.tape, number, (self.recording_began_ns, 0))
-        behind = bisect_right(self._firsts, number, key=itemgetter(0))
-        first, tape = self._firsts[behind - 1] if behind else (0, self.manifest.tape)
-        return CallRef(tape, number - first, (self.recording_began_ns, first))
+        return self._refs.ref(number, self.recording_began_ns)
 
     @property
     def is_scanned(self) -> bool:
@@ -243,9 +238,8 @@ class Segment:
 
     @property
     def order(self) -> array[int]:
-        """The positions of the calls, in the order of their numbers. In the file, they stand in the
-        order in which they were written, and threads may end in another order. Whoever sets it
-        leaves calls out."""
+        """The positions of the calls, in the order of their numbers. The file has them in the order
+        in which they were written. Setting it leaves calls out."""
         return self.scan().order if self._order is None else self._order
 
     @order.setter
@@ -269,8 +263,8 @@ class Segment:
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
-        """When the first call began and the last one ended, Unix time in nanoseconds; of a part of
-        the calls, or without an end, the first and the last one by number. None if nobody knows."""
+        """When the first call began and the last one ended, as Unix time in nanoseconds. Without an
+        end, or for a part of the calls, the first and the last call by number. None if unknown."""
         found = self.unscanned_end
         if found is None and len(self.order) == len(self.scan()):
             found = self.end
