@@ -162,7 +162,7 @@ KILLED = "os.kill(os.getpid(), signal.SIG{})"
         ("pass", 0, True),
         ("del recorder, model", 0, True),
         ("sys.exit(0)", 0, True),
-        ("threading.Thread(target=lambda: time.sleep(.2)).start()", 0, True),
+        ("threading.Thread(target=threading.main_thread().join).start()", 0, True),
         ("raise RuntimeError('the server dies')", 1, True),
         ("os._exit(0)", 0, False),
         (KILLED.format("TERM"), -signal.SIGTERM, False),

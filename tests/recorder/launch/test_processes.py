@@ -216,29 +216,44 @@ def test_a_script_that_ends_before_it_is_recorded_says_so(tmp_path: Path) -> Non
 
 SLOW = """
 import sys, time
-while sys.argv[1:] == ["ends"] and not hasattr(sys, "ends"):
-    time.sleep(0.01)
-while sys.argv[1:] == ["interrupts"] and not hasattr(sys, "interrupted"):
-    time.sleep(0.01)
-time.sleep(0.5)
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+def is_waited_for():  # by a fork or the end of the process
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code.co_name == "pause":
+                return True
+            frame = frame.f_back
+
+case = " ".join(sys.argv[1:])
+if case in ("ends", "forks"):
+    wait_until(is_waited_for)
+elif case == "interrupts":
+    wait_until(lambda: getattr(sys, "interrupted", 0) >= 1)
+elif case == "interrupts often":
+    wait_until(lambda: getattr(sys, "interrupted", 0) >= 20)
 print("imported", flush=True)
+sys.attached = 0
+
 def attach(*given):
     sys.attaches = True
-    while sys.argv[1:] == ["attaches"] and not hasattr(sys, "ends"):
-        time.sleep(0.01)
-    while sys.argv[1:] == ["blocks"] and not hasattr(sys, "imported"):
-        time.sleep(0.01)
-    if sys.argv[1:] == ["attaches"]:
-        time.sleep(0.5)
+    if case == "attaches":
+        wait_until(is_waited_for)
         lifecycle = sys.modules["calltape_recorder.host.lifecycle"] = type(sys)("lifecycle")
         lifecycle.close_all = lambda: print("sealed", flush=True)
+    elif case == "blocks":
+        wait_until(lambda: hasattr(sys, "imported"))
     print("attached", flush=True)
-    sys.attached = True
+    sys.attached += 1
 """
 
 
 UNTIL_ATTACHED = """
-while not hasattr(sys, "attached"):
+while not getattr(sys, "attached", 0):
     time.sleep(0.01)
 """
 
@@ -250,7 +265,6 @@ model = types.SimpleNamespace(forward=print)
 if __name__ == "__main__":
     while "calltape_recorder.launch.attaching" not in sys.modules:
         time.sleep(0.001)
-    atexit.register(setattr, sys, "ends", True)
     if sys.argv[1:] == ["forks"]:
         if os.fork() == 0:
             import calltape_recorder.launch.attaching
@@ -303,7 +317,7 @@ if __name__ == "__main__":
     import meanwhile  # while the recorder is attached to the script
     print("went on", flush=True)
     sys.imported = True
-    time.sleep(0.5)
+    while sys.attached < 2: time.sleep(0.01)
 """
 
 
@@ -326,19 +340,23 @@ import os, random, signal, sys, time, torch
 class Late(Exception): pass
 def late(*_): raise Late
 signal.signal(signal.SIGALRM, late)
-sys.unraisablehook = lambda _: None
-def work(begun, until):
-    while time.monotonic() - begun < until:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-4))
-            if os.fork() == 0:
-                os._exit(0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            os.wait()
-        except (Late, OSError):
-            pass
+sys.interrupted = 0
+def printed(_): sys.interrupted += 1
+sys.unraisablehook = printed
+def interrupted_fork():
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-4))
+        if os.fork() == 0:
+            os._exit(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.wait()
+    except (Late, OSError):
+        pass
 model = print
-work(time.monotonic(), 2)
+while not getattr(sys, "attached", 0):
+    interrupted_fork()
+for _ in range(300):
+    interrupted_fork()
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
 for _ in range(2):  # the first one may end a wait that was interrupted
     begun = time.monotonic()
@@ -350,7 +368,7 @@ print("waited" if taken >= 10 else "at once", flush=True)  # all that a fork eve
 
 
 def test_an_interrupted_fork_does_not_make_the_next_ones_wait(tmp_path: Path) -> None:
-    said = _beside_a_slow_recorder(tmp_path, SIGNALS + UNTIL_ATTACHED)
+    said = _beside_a_slow_recorder(tmp_path, SIGNALS, "interrupts", "often")
     assert sorted(said) == ["at once", "attached", "imported"]
 
 
@@ -502,7 +520,7 @@ INTERRUPTED = """
         while frame is not None and frame.f_code.co_name != "pause":
             frame = frame.f_back
         if frame is not None:
-            sys.interrupted = True
+            sys.interrupted = 1
             raise Late
         signal.setitimer(signal.ITIMER_REAL, 0.01)  # it does not wait yet
     def printed(what): print(what.exc_type.__name__, "is printed", flush=True)
@@ -559,10 +577,9 @@ def test_a_fork_warns_of_the_thread_from_python_3_12_on(tmp_path: Path) -> None:
 
 
 READ_ONCE = """
-import os, sys, time
+import os, sys
 os.environ["CALLTAPE"] = os.environ["CALLTAPE"].replace("first", "second")
 import second
-time.sleep(0.1)
 print("calltape_recorder" in sys.modules, flush=True)
 import first
 print("calltape_recorder" in sys.modules, flush=True)
