@@ -22,7 +22,7 @@ from calltape_schema.tar import (
     member_header,
     members,
 )
-from tests.sections import member, with_checksum
+from tests.forging.sections import member, with_checksum
 
 CONTENTS = {
     "tape.msgpack": b"manifest",

@@ -18,8 +18,8 @@ from calltape_schema.records import Manifest, Producer, Step, encode_manifest, m
 from calltape_schema.sections import NO_CHECKSUMS
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
 from calltape_schema.tree import encode_leaves
-from tests.raw_structures import raw_structure
-from tests.sections import deflated, member
+from tests.forging.sections import deflated, member
+from tests.forging.structures import raw_structure
 
 __all__ = ["COSTLY", "PRIME", "inputs_of", "packed_tapes", "sealed", "survey_of"]
 

@@ -46,7 +46,7 @@ from calltape_schema.objects import module_of, mro_of, namespace_of, qualname_of
 from pydantic import TypeAdapter
 from calltape_schema.tree import Node
 from tests.fuzz.loaded_classes import attributes_of, loaded_classes
-from tests.security.forging import nodes_naming
+from tests.forging.strangers import nodes_naming
 
 nodes = TypeAdapter(Node)
 scalars = ("touch FOUND", 1)

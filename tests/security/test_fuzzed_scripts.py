@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forging.strangers import commanding
 from tests.fuzz.scripts import Fuzzing
-from tests.security.forging import commanding
 from tests.security.vulnerable import VULNERABLE
 
 pytestmark = pytest.mark.integration

@@ -26,7 +26,7 @@ from calltape_analyzer.redacting.policy import Policy
 from calltape_schema.packing import pack
 from calltape_schema.tar import member_header
 from tests.analyzer.cli.commands import run
-from tests.raw_structures import raw_structure
+from tests.forging.structures import raw_structure
 from tests.security.documents import Forged
 from tests.unpacked import readable
 

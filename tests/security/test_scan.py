@@ -13,8 +13,8 @@ from calltape_analyzer import TapeError, open_tape, survey
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tree import encode_leaves
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tapes import change_table
 from tests.fixture_files import FIXTURES
+from tests.forging.changes import change_table
 from tests.raising import raises
 from tests.security.costly import Inputs, inputs_of, sealed, survey_of
 

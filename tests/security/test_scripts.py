@@ -12,7 +12,7 @@ import pytest
 from calltape_analyzer import Fact
 from calltape_analyzer.foreign_errors import ErrorKind
 from tests.analyzer.cli.commands import run
-from tests.security.forging import commanding, escaping, forged
+from tests.forging.strangers import commanding, escaping, forged_failure
 from tests.security.sandbox import Event, watched
 from tests.security.vulnerable import VULNERABLE
 
@@ -83,7 +83,7 @@ def facts(kinds: Iterable[type] = (Fact, ErrorKind)) -> Iterator[Event]:
 def test_a_script_does_nothing_that_the_tape_says(
     write: Callable[[Path, Path], Path], folder: Path
 ) -> None:
-    harmless = write(forged(folder / "harmless.tape", []), folder)
+    harmless = write(forged_failure(folder / "harmless.tape", []), folder)
     allowed = (*watched([harmless], folder, allowed=None).events, *facts())
     marker = folder / "RAN_A_COMMAND"
     found = watched(

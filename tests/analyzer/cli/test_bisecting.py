@@ -11,8 +11,8 @@ import torch
 from calltape_analyzer import open_tape
 from tests.analyzer.cli.commands import process, run
 from tests.analyzer.cli.models import MODULE
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import torch
 
 import calltape_analyzer
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 
 def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:

@@ -13,8 +13,8 @@ from calltape_analyzer import open_tape
 from calltape_recorder import record
 from tests.analyzer.chats import CHATS, calls_of, record_chats
 from tests.analyzer.cli.commands import AT_END, run, without_torch
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 VERBS = ("variants", "explain", "diff")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 TOLD = "notes.tape: the file does not start with the manifest of a tape"
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from calltape_analyzer import TapeError, diagnose, open_tape, recover_tape
 from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import as_copied, recorded
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import refer, write_tape
 from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS
+from tests.forging.changes import flip, member_list
 
 
 @pytest.fixture(scope="module")

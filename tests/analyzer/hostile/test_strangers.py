@@ -17,9 +17,10 @@ from calltape_analyzer.limits import LEAST_BYTES
 from calltape_analyzer.scripting import python_of_variants
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
-from tests.analyzer.hostile.forged import ESCAPE, forged
-from tests.analyzer.reading.forged import Forged
-from tests.analyzer.tapes import Recorded, change_table, write_tape
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.call import Forged, forged_arguments
+from tests.forging.changes import change_table
+from tests.forging.strangers import ESCAPE
 
 
 class Passes(torch.nn.Module):
@@ -61,7 +62,7 @@ def named(kind: str, type_name: str, *fields: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["subprocess:run", "os:system", "tests.analyzer.tapes:write_tape"])
 def test_no_call_is_printed_that_the_tape_names(tmp_path: Path, name: str) -> None:
-    path = forged(tmp_path, named("namedtuple", name, "a", "b"))
+    path = forged_arguments(tmp_path, named("namedtuple", name, "a", "b"))
     code, output = ask("variants", str(path), "--python")
     assert code == 0
     assert "import" not in output.replace("from torch.export import Dim", "").replace(
@@ -78,7 +79,7 @@ def test_a_named_tuple_that_was_given_is_named(tmp_path: Path) -> None:
         assert "Known" not in python_of_variants(tape.variants(), [])
     with open_tape(path, classes=[Known]) as tape:
         assert "Known({0: Dim.AUTO}, {})" in python_of_variants(tape.variants(), [])
-    other = forged(tmp_path, named("namedtuple", f"{__name__}:Known", "a", "c"))
+    other = forged_arguments(tmp_path, named("namedtuple", f"{__name__}:Known", "a", "c"))
     with open_tape(other, classes=[Known]) as tape:
         assert "Known" not in python_of_variants(tape.variants(), [])
 
@@ -114,7 +115,7 @@ def test_a_dtype_is_looked_up_in_a_table(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["values", "items", "__class__", "move_to_end", "keys"])
 @pytest.mark.parametrize("cls", ["collections:OrderedDict", "collections:Counter"])
 def test_no_attribute_hides_a_method(tmp_path: Path, cls: str, name: str) -> None:
-    path = forged(tmp_path, named("object", cls, name))
+    path = forged_arguments(tmp_path, named("object", cls, name))
     with open_tape(path) as tape:
         (value,) = tape[0].inputs.args
         assert isinstance(value, Placeholder)
@@ -138,7 +139,7 @@ def test_to_be_registered_is_no_consent(tmp_path: Path) -> None:
             "kind": "custom", "type": f"{__name__}:Registered", "context": {"kind": "none"},
             "children": [],
         }  # fmt: skip
-        path = forged(tmp_path, node)
+        path = forged_arguments(tmp_path, node)
         with open_tape(path) as tape:
             (value,) = tape[0].inputs.args
             assert isinstance(value, Placeholder)
@@ -268,7 +269,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def test_a_set_of_one_hash(tmp_path: Path) -> None:
     scalars = tuple(i * (2**61 - 1) for i in range(1, 66))
     node = {"kind": "set", "children": [{"kind": "int", "scalar": i} for i in range(65)]}
-    with open_tape(forged(tmp_path, node, scalars=scalars)) as tape:
+    with open_tape(forged_arguments(tmp_path, node, scalars=scalars)) as tape:
         (value,) = tape[0].inputs.args
         assert "more than 64 elements of one hash" in value.reason
 
@@ -319,7 +320,7 @@ def test_keys_that_json_does_not_have(tmp_path: Path) -> None:
 
 def test_a_tuple_of_another_length_than_its_class(tmp_path: Path) -> None:
     node = {"kind": "tuple", "type": f"{__name__}:Known", "children": [{"kind": "none"}]}
-    with open_tape(forged(tmp_path, node), classes=[Known]) as tape:
+    with open_tape(forged_arguments(tmp_path, node), classes=[Known]) as tape:
         assert isinstance(tape[0].inputs.args[0], Placeholder)
         assert render(tape[0].inputs)
 
@@ -332,7 +333,7 @@ def test_nothing_raw_is_printed(tmp_path: Path) -> None:
         {"kind": "opaque", "type": "a:B", "reason": ESCAPE},
         {"kind": "str", "scalar": 0},
     ]  # fmt: skip
-    path = forged(tmp_path, *nodes, scalars=(ESCAPE,))
+    path = forged_arguments(tmp_path, *nodes, scalars=(ESCAPE,))
     keyed = write_tape(
         tmp_path / "b.tape", [{ESCAPE: v, f"{ESCAPE}2": torch.ones(2)} for v in (True, False)]
     )

@@ -18,10 +18,10 @@ from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import merge_alike
 from calltape_schema.tree import TensorNode, children_of, decode_structure
-from tests.analyzer.hostile.forged import ESCAPE, forged
-from tests.analyzer.reading.forged import Forged
 from tests.analyzer.tapes import write_tape
-from tests.raw_structures import raw_structure
+from tests.forging.call import Forged, forged_arguments
+from tests.forging.strangers import ESCAPE
+from tests.forging.structures import raw_structure
 
 WIDE = 2**8000
 
@@ -201,7 +201,7 @@ def test_warnings_are_printable(tmp_path: Path) -> None:
 def test_many_places_that_share_one_text(tmp_path: Path) -> None:
     """To make its constant for each place would take more time than a test has."""
     node = {"kind": "list", "children": [{"kind": "str", "scalar": 0}] * 20_000}
-    path = forged(tmp_path, node, scalars=("text" * 1_000_000,))
+    path = forged_arguments(tmp_path, node, scalars=("text" * 1_000_000,))
     with open_tape(path) as tape:
         tape.observations()
         assert len(repr(tape[0].inputs)) < 20_000_000

@@ -17,8 +17,8 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, First, FlightRecorder, Novelty, Rate, Recorder, record
 from calltape_recorder.write import writer
-from tests.analyzer.observing.forging import Add, reasons
-from tests.analyzer.tape.changes import member_list
+from tests.analyzer.observing.counters import Add, reasons
+from tests.forging.changes import member_list
 from tests.recorder.waiting import looked
 
 SEEDS = int(os.environ.get("CALLTAPE_ACCOUNT_SEEDS", "12"))

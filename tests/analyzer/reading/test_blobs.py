@@ -22,7 +22,7 @@ from tape_writing import TapeBytes, target  # isort: skip
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_recorder import record
 from calltape_schema.bounds import CHECKED_BYTES
-from tests.analyzer.tape.changes import member_list
+from tests.forging.changes import member_list
 
 sys.path.insert(0, str(FIXTURES))
 

@@ -12,7 +12,7 @@ from calltape_recorder import record
 from calltape_schema import sections
 from calltape_schema.bounds import MAX_MEMBER_BYTES
 from calltape_schema.tar import BLOCK, Member, is_group, member_header
-from tests.analyzer.tape.changes import flip, member_list
+from tests.forging.changes import flip, member_list
 
 COUNT = 200
 

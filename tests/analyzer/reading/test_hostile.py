@@ -17,8 +17,10 @@ import torch
 from calltape_analyzer import Placeholder, TapeError, open_tape, redact
 from calltape_schema.packing import seal_envelope
 from calltape_schema.tar import MANIFEST, member_header, members
-from tests.analyzer.reading.forged import HARMLESS, LATER, LIES, MEBIBYTE, Forged, read_everything
-from tests.analyzer.tapes import member, write_tape
+from tests.analyzer.reading.lies import HARMLESS, LATER, LIES, MEBIBYTE, read_everything
+from tests.analyzer.tapes import write_tape
+from tests.forging.call import Forged
+from tests.forging.sections import member
 
 
 @pytest.fixture
@@ -169,7 +171,8 @@ import resource, sys
 import torch
 import calltape_analyzer.pytree.rebuilding, calltape_analyzer.pytree.rendering
 import calltape_analyzer.pytree.tensors
-from tests.analyzer.reading.forged import HARMLESS, LIES, Forged, read_everything
+from tests.analyzer.reading.lies import HARMLESS, LIES, read_everything
+from tests.forging.call import Forged
 from pathlib import Path
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 256 * 2**20, resource.RLIM_INFINITY))

@@ -19,8 +19,8 @@ from calltape_analyzer import (
 )
 from calltape_schema.groups import Group
 from tests.analyzer.editing.recordings import contents, values
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, refer, write_tape
+from tests.forging.changes import flip, member_list
 
 
 class Model(torch.nn.Module):

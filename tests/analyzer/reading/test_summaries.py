@@ -33,9 +33,9 @@ from calltape_schema.scan import Scan
 from calltape_schema.tree import decode_leaves, encode_leaves
 from tests.analyzer.cli.commands import run
 from tests.analyzer.reading.summarised import Model, calls, some
-from tests.analyzer.tape.changes import flip, member_list
-from tests.analyzer.tapes import Recorded, change_end, change_table, write_tape
-from tests.sections import deflated, forged
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import change_end, change_table, flip, member_list
+from tests.forging.sections import deflated, forged
 
 
 def answers(tape: Tape) -> dict[str, Any]:

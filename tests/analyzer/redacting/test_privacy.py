@@ -13,8 +13,8 @@ from calltape_analyzer import UsageError, open_tape, private_data, redact
 from calltape_recorder import When, record
 from calltape_schema.remedies import told_to
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 from tests.unpacked import readable
 
 

@@ -137,7 +137,7 @@ def test_a_made_up_tensor_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:
-    from tests.analyzer.reading.forged import Forged, inputs_of
+    from tests.forging.call import Forged, inputs_of
 
     made = Forged(tmp_path / "a.tape", (torch.ones(2),))
     text = {"kind": "opaque", "type": "builtins:str", "reason": "policy", "of": "str", "length": 0}

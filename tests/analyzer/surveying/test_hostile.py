@@ -23,8 +23,8 @@ from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import fleet, of, tape_of, written
-from tests.analyzer.tapes import change_end
 from tests.fixture_files import FIXTURES
+from tests.forging.changes import change_end
 
 
 def test_each_hostile_fixture_among_good_tapes(tmp_path: Path) -> None:

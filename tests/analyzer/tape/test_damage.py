@@ -9,9 +9,10 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_schema.tar import BLOCK, member_header
-from tests.analyzer.tape.changes import calls, flip, member_list, patch, rename
-from tests.analyzer.tapes import Recorded, change_end, member, write_tape
-from tests.sections import deflated
+from tests.analyzer.tape.recorded import calls
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import change_end, flip, member_list, patch, rename
+from tests.forging.sections import deflated, member
 
 
 def test_a_damaged_record_costs_its_call(tape_file: Path) -> None:

@@ -20,8 +20,10 @@ from calltape_recorder import record
 from calltape_schema.end import Coverage
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import ZEROS_AT_END
-from tests.analyzer.tape.changes import calls, flip, member_list, numbers
-from tests.analyzer.tapes import Recorded, member, target_of, write_tape
+from tests.analyzer.tape.recorded import calls, numbers
+from tests.analyzer.tapes import Recorded, target_of, write_tape
+from tests.forging.changes import flip, member_list
+from tests.forging.sections import member
 
 
 def test_a_call_reads_back(tape_file: Path) -> None:

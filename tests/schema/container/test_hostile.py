@@ -19,6 +19,7 @@ from calltape_schema.reader import TapeReader
 from calltape_schema.sections import Section
 from calltape_schema.tar import group_name, member_header
 from calltape_schema.tree import encode_leaves
+from tests.forging.sections import forged, placed, table_entry
 from tests.schema.container.tapes import (
     START_NS,
     TAPE,
@@ -30,7 +31,6 @@ from tests.schema.container.tapes import (
     structure,
     tape,
 )
-from tests.sections import forged, placed, table_entry
 
 HEAD = tape(seals=False)
 
