@@ -91,7 +91,7 @@ def test_what_does_not_fit_into_the_memory_is_not_run(tmp_path: Path) -> None:
     assert any("max_memory" in str(text) for one in programs.attempts for text in one.untried)
 
 
-def test_half_precision(tmp_path: Path) -> None:
+def test_a_model_in_half_precision_is_exported(tmp_path: Path) -> None:
     module = on_device().to(torch.bfloat16)
     with record(module, tmp_path / "t.tape"), torch.no_grad():
         for n in (2, 7, 5):
@@ -112,7 +112,7 @@ class Split(torch.nn.Module):
         return self.second(self.first(x).to("cuda:1"))
 
 
-def test_several_devices(tmp_path: Path) -> None:
+def test_a_model_on_several_devices_is_exported(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device only")
     module = Split().eval()

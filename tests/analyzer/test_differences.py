@@ -29,7 +29,7 @@ def of_kind(changes: tuple[Change, ...], kind: str) -> list[Change]:
     return [change for change in changes if change.kind == kind]
 
 
-def test_the_same_traffic(tmp_path: Path) -> None:
+def test_the_order_of_calls_is_no_difference(tmp_path: Path) -> None:
     one = record_chats(tmp_path / "a.tape", CHATS)
     other = record_chats(tmp_path / "b.tape", tuple(reversed(CHATS)))
     with open_tape(one) as a, open_tape(other) as b:
@@ -39,7 +39,7 @@ def test_the_same_traffic(tmp_path: Path) -> None:
     assert str(found).endswith("the traffic on both is the same")
 
 
-def test_a_language_model(tmp_path: Path) -> None:
+def test_other_traffic_of_a_language_model_is_described(tmp_path: Path) -> None:
     one = record_chats(tmp_path / "a.tape", CHATS)
     other = record_chats(tmp_path / "b.tape", ((2, 5), (8, 5)), step=2)
     with open_tape(one) as a, open_tape(other) as b:
@@ -62,7 +62,7 @@ def test_a_language_model(tmp_path: Path) -> None:
     )
 
 
-def test_an_argument(tmp_path: Path) -> None:
+def test_a_new_argument_appears_with_its_variant(tmp_path: Path) -> None:
     before = calls_of((2,), (3,))
     now = [*before, *calls_of({"x": (2,), "m": (2,), "fast": True})]
     found = compared(tmp_path, before, now)
@@ -104,7 +104,7 @@ def test_one_call_that_differs(
     assert (change.first_call, change.calls) == (1, 1)
 
 
-def test_sizes_and_ints_beyond_the_range(tmp_path: Path) -> None:
+def test_sizes_and_ints_beyond_the_range_appear(tmp_path: Path) -> None:
     before = [{"x": ZEROS(n, 4), "n": n * 10} for n in (2, 5)]
     now = [{"x": ZEROS(n, 4), "n": n * 10} for n in (3, 7, 4, 1)]
     found = compared(tmp_path, before, now)
@@ -123,7 +123,7 @@ def test_sizes_seen_in_another_variant_are_known(tmp_path: Path) -> None:
     assert change.text.startswith("now 12; 2..9 before, in ")
 
 
-def test_sizes_in_a_new_structure(tmp_path: Path) -> None:
+def test_sizes_in_a_new_structure_are_compared_with_all_before(tmp_path: Path) -> None:
     before = calls_of((2, 8), (5, 8))
     found = compared(tmp_path, before, calls_of({"x": (9, 16), "m": (3,)}))
     texts = {c.where: c.text for c in found.appeared if c.kind in ("size", "dimension")}
@@ -142,7 +142,7 @@ def test_dimensions_that_were_always_equal(tmp_path: Path) -> None:
     )
 
 
-def test_a_sum_that_always_held(tmp_path: Path) -> None:
+def test_a_sum_that_no_longer_holds_appears(tmp_path: Path) -> None:
     before = calls_of(*({"x": (a,), "y": (b,), "z": (a + b,)} for a, b in ((2, 7), (3, 4), (6, 5))))
     now = calls_of({"x": (3,), "y": (5,), "z": (8,)}, {"x": (3,), "y": (5,), "z": (9,)})
     found = compared(tmp_path, before, now)
@@ -199,14 +199,14 @@ def test_another_device_is_no_difference(tmp_path: Path) -> None:
     assert compared(tmp_path, *calls).same
 
 
-def test_errors(tmp_path: Path) -> None:
+def test_an_error_appears(tmp_path: Path) -> None:
     raised = Recorded(kwargs={"x": ZEROS(2)}, error=("builtins:ValueError", "no"))
     found = compared(tmp_path, calls_of((2,)), [*calls_of((2,)), raised])
     (change,) = found.appeared
     assert (change.kind, change.first_call) == ("error", 1)
 
 
-def test_another_model(tmp_path: Path) -> None:
+def test_another_signature_is_a_difference(tmp_path: Path) -> None:
     def f(x: Any) -> None: ...
 
     def g(x: Any, y: Any = 1) -> None: ...
@@ -226,7 +226,7 @@ def test_lists_that_grow(tmp_path: Path) -> None:
     assert variant.text == "never seen before: c has 2 tensors instead of 1"
 
 
-def test_empty_tapes(tmp_path: Path) -> None:
+def test_empty_tapes_are_the_same(tmp_path: Path) -> None:
     assert compared(tmp_path, [], []).same
     assert [c.kind for c in compared(tmp_path, [], calls_of((2,))).appeared] == [
         "argument", "variant"
@@ -245,7 +245,7 @@ def test_files_are_named_where_they_are_several(tmp_path: Path) -> None:
     assert str(change).endswith(f"(1 call, call 07070707:0 of {several[1]})")
 
 
-def test_plain_data_and_safe_text(tmp_path: Path) -> None:
+def test_differences_are_plain_data_and_printable(tmp_path: Path) -> None:
     text = "\x1b[2J\u202e"
     found = compared(tmp_path, [{text: text}], [{text: f"{text}2", f"{text}3": ZEROS(1)}])
     assert all(line.isprintable() for line in str(found).split("\n"))

@@ -34,7 +34,7 @@ def only(explanation: Explanation) -> DimensionExplanation:
     return dimension
 
 
-def test_a_language_model(llm: Path) -> None:
+def test_a_dimension_is_explained_for_each_variant_of_a_language_model(llm: Path) -> None:
     found = explained(llm, "input_ids", 1)
     assert [part.variant for part in found.parts] == ["prefill", "decode"]
     prefill, decode = (part.dimensions[0] for part in found.parts)
@@ -87,7 +87,7 @@ def test_a_symbol_by_name(llm: Path) -> None:
     assert found.parts[0].dimensions[0].equals == ("attention_mask[0]",)
 
 
-def test_many_sizes(tmp_path: Path) -> None:
+def test_of_many_sizes_the_smallest_and_largest_are_shown(tmp_path: Path) -> None:
     found = only(
         explained(write_tape(tmp_path / "a.tape", calls_of(*((n,) for n in range(100)))), "x")
     )
@@ -129,7 +129,7 @@ def test_a_parameter_that_no_call_passes(llm: Path) -> None:
     assert "no call passes scale, or only its default" in str(found)
 
 
-def test_pooled_from_another_variant(tmp_path: Path) -> None:
+def test_a_size_that_varied_in_another_variant_is_dynamic(tmp_path: Path) -> None:
     calls = calls_of((3, 8), (4, 8), {"x": (5, 8), "m": (2,)})
     path = write_tape(tmp_path / "a.tape", calls)
     first, second = explained(path, "x", 0).parts
@@ -141,21 +141,21 @@ def test_pooled_from_another_variant(tmp_path: Path) -> None:
     assert "one call is all the evidence" in pooled.warnings
 
 
-def test_pooled_from_a_sibling(tmp_path: Path) -> None:
+def test_a_size_that_varied_in_a_sibling_is_dynamic(tmp_path: Path) -> None:
     calls = [{"xs": [ZEROS(n, 2)]} for n in (3, 5)] + [{"xs": [ZEROS(3, 2), ZEROS(7, 2)]}]
     second = only(explained(write_tape(tmp_path / "a.tape", calls), "xs.1", 0))
     assert second.reason == "pooled"
     assert "5 (as xs.0[0] in 1 tensor in xs, call 1)" in second.why
 
 
-def test_a_neighbour(tmp_path: Path) -> None:
+def test_a_size_that_equals_a_dynamic_neighbour_is_dynamic(tmp_path: Path) -> None:
     calls = calls_of({"x": (3, 8), "y": (3, 2)}, (4, 8), (5, 8))
     found = only(explained(write_tape(tmp_path / "a.tape", calls), "y", 0))
     assert (found.dynamic, found.reason) == (True, "neighbour")
     assert "x[0] of the same axis and size is dynamic" in found.why
 
 
-def test_broadcasting(tmp_path: Path) -> None:
+def test_an_explanation_says_that_a_size_broadcasts(tmp_path: Path) -> None:
     calls = calls_of(*({"x": (n, 4), "m": (m, 4)} for n, m in ((2, 2), (3, 3), (4, 1), (5, 1))))
     found = explained(write_tape(tmp_path / "a.tape", calls), "m", 0)
     reasons = {part.dimensions[0].reason for part in found.parts}
@@ -163,7 +163,7 @@ def test_broadcasting(tmp_path: Path) -> None:
     assert "it broadcasts, and calls where it is not 1 are another variant" in str(found)
 
 
-def test_a_counter(tmp_path: Path) -> None:
+def test_a_counter_is_explained_by_the_size_that_it_equals(tmp_path: Path) -> None:
     class Layer:
         def __init__(self, length: int) -> None:
             self.keys = ZEROS(1, 2, length, 4)
@@ -181,7 +181,7 @@ def test_a_counter(tmp_path: Path) -> None:
     assert "always equals cache.layers.0.keys[2], in 2 of 2 calls" in found.why
 
 
-def test_ints_and_constants(tmp_path: Path) -> None:
+def test_ints_and_constants_are_explained_by_value(tmp_path: Path) -> None:
     calls = [
         {"x": ZEROS(2), "n": n, "mode": "fast", "flag": True, "kind": torch.float16, "o": {}}
         for n in (3, 4)
@@ -225,7 +225,7 @@ def test_a_float_that_varies_is_no_constant(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_thin_evidence(
+def test_thin_evidence_is_warned_of(
     tmp_path: Path, calls: list[Any], where: tuple[str, int], warning: str
 ) -> None:
     found = explained(write_tape(tmp_path / "a.tape", calls), *where)
@@ -238,7 +238,7 @@ def test_plain_evidence_has_no_warning(llm: Path) -> None:
         assert explained(llm, name).warnings == ()
 
 
-def test_an_explanation_as_json(llm: Path, tmp_path: Path) -> None:
+def test_an_explanation_survives_json(llm: Path, tmp_path: Path) -> None:
     made = explained(llm, "attention_mask")
     found = json.loads(made.model_dump_json())
     assert Explanation.model_validate_json(made.model_dump_json()) == made
@@ -288,7 +288,7 @@ def test_hostile_names_are_printable(tmp_path: Path) -> None:
     assert explained(path, f"d.{text}").parts
 
 
-def test_collapsed() -> None:
+def test_names_that_differ_in_one_number_are_collapsed() -> None:
     names = ["x[0]", "c.layers.0.keys[2]", "c.layers.11.keys[2]", "c.layers.0.values[2]"]
     assert collapsed(names) == [
         "x[0]", "c.layers.*.keys[2] (2 of them)", "c.layers.0.values[2]"

@@ -80,7 +80,7 @@ def test_an_explanation_keeps_its_indentation(tape: Tape) -> None:
     assert f"<div>&nbsp;&nbsp;&nbsp;&nbsp;{third.strip()[:20]}" in shown
 
 
-def test_recordings(runs: Path) -> None:
+def test_recordings_are_a_table_in_a_notebook(runs: Path) -> None:
     shown = html(recordings(runs))
     assert "Llm.forward" in shown
     assert "<th>host</th>" in shown
@@ -127,7 +127,7 @@ def test_reports_and_programs(runs: Path) -> None:
         assert found.summary in html(found)
 
 
-def test_a_survey(runs: Path, tmp_path: Path) -> None:
+def test_a_survey_is_shown_in_a_notebook(runs: Path, tmp_path: Path) -> None:
     found = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], processes=1)
     assert "Llm.forward</td><td>1</td><td>120" in html(found)
     found.write(tmp_path / "s.tape", target="Llm")
@@ -227,7 +227,9 @@ def test_it_is_bounded_and_raises_nothing() -> None:
     assert "and 980 more" in html(Large())
 
 
-def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_in_a_notebook_is_one_display_that_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown: list[str] = []
 
     class Handle:

@@ -62,7 +62,7 @@ def test_plain_data_is_immutable_and_equal_by_value() -> None:
         made.value = 2
 
 
-def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
+def test_results_with_awkward_values_survive_json(tmp_path: Path) -> None:
     given = {
         "b": b"\xff",
         "f": float("nan"),

@@ -89,7 +89,9 @@ def record_good(source: str, path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not shutil.which("git"), reason="no git here")
-def test_bisecting(service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bisections_of_the_page_find_their_culprits(
+    service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in AUTHOR.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "runs").mkdir()
@@ -104,7 +106,7 @@ def test_bisecting(service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
-def test_testing(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_on_tests_works(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.startswith(("PYTEST_", "COV_")):  # of this run, and not of the reader's
             monkeypatch.delenv(name)

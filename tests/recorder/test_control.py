@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "control.json"
 
 
-def test_states_and_counters(path: Path) -> None:
+def test_a_control_file_acts_on_changes_only(path: Path) -> None:
     desk = Desk(path)
     assert desk.poll() == []
     desk.write({"paused": True, "rate": 0.1, "seal": 1, "dump": {"id": 1, "reason": "late"}})

@@ -60,7 +60,7 @@ def test_a_forked_child_that_calls_nothing_leaves_no_file(tmp_path: Path) -> Non
     assert recorder.stats().kept == 1
 
 
-def test_a_grandchild_and_a_fork_within_a_call(tmp_path: Path) -> None:
+def test_a_fork_within_a_call_leaves_the_call_to_the_parent(tmp_path: Path) -> None:
     class Forks(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.pid = os.fork()

@@ -44,7 +44,7 @@ PAGE = page("production.md")
         ("take up at most 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
-def test_a_number(says: str, found: Any, told: Any) -> None:
+def test_numbers_of_the_page_are_those_of_the_code(says: str, found: Any, told: Any) -> None:
     assert says in PAGE
     assert found == told
 
@@ -59,7 +59,9 @@ def test_a_number(says: str, found: Any, told: Any) -> None:
         ("`when the target was found`", recorder.FOUND, "when the target was found"),
     ],
 )
-def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
+def test_numbers_of_the_recording_page_are_those_of_the_code(
+    says: str, found: Any, told: Any
+) -> None:
     assert says in page("recording.md")
     assert found == told
 

@@ -210,7 +210,7 @@ COLLIDING: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("name", ["tuples", "ints in tuples"])
-def test_keys_of_one_hash(name: str) -> None:
+def test_many_keys_of_one_hash_make_an_opaque_node(name: str) -> None:
     """They are valid, but no dict of Python is made of many of them."""
     few: Any = decode_structure(keyed([COLLIDING[name](i) for i in range(64)])).root
     assert len(few.keys) == 64

@@ -102,7 +102,7 @@ def test_a_script_does_nothing_that_the_tape_says(
     assert "owned" in found.output, "without text of the tape nothing is shown"
 
 
-def test_nothing_raw_in_a_traceback(folder: Path) -> None:
+def test_a_traceback_has_nothing_raw(folder: Path) -> None:
     """An exception that nobody handles is printed by Python."""
     script = as_script(escaping(folder / "a.tape"), folder)
     failing = 'raise RuntimeError("\\x1b[31m")'

@@ -115,7 +115,7 @@ def test_of_a_tape_that_python_cannot_read_the_page_says_why(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("first", "last"), [(0, 0), (0, 511), (100, 8000), (len(BYTES) - 1, 10**9)]
 )
-def test_ranges(server: PageServer, first: int, last: int) -> None:
+def test_a_range_of_a_tape_is_served(server: PageServer, first: int, last: int) -> None:
     answer, body = asked(server, f"{server.root}tapes/0", Range=f"bytes={first}-{last}")
     assert answer.status == 206
     assert body == BYTES[first : last + 1]
@@ -123,7 +123,7 @@ def test_ranges(server: PageServer, first: int, last: int) -> None:
     assert answer.headers["Content-Range"] == f"bytes {first}-{end}/{len(BYTES)}"
 
 
-def test_the_whole_tape(server: PageServer) -> None:
+def test_the_whole_tape_is_served(server: PageServer) -> None:
     answer, body = asked(server, f"{server.root}tapes/0")
     assert (answer.status, body) == (200, BYTES)
     answer, body = asked(server, f"{server.root}tapes/0", method="HEAD")

@@ -75,7 +75,7 @@ def written(page: Path, *words: Any) -> str:
     return ran.out
 
 
-def test_a_tape(tmp_path: Path) -> None:
+def test_a_page_to_send_has_the_tape_in_it(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert written(page, TAPE).splitlines() == [
         f"wrote {page}",
@@ -118,7 +118,7 @@ def test_a_name_ends_no_element(tmp_path: Path) -> None:
     assert list(tapes_in(tmp_path / "page.html")) == ["\"'><\\x1b[1m\\u202e&amp;script.tape"]
 
 
-def test_a_tape_in_a_store(tmp_path: Path) -> None:
+def test_a_page_to_send_has_a_tape_from_a_store_in_it(tmp_path: Path) -> None:
     memory = pytest.importorskip("fsspec").filesystem("memory")
     memory.pipe_file("/page/a.tape", TAPE.read_bytes())
     written(tmp_path / "page.html", "memory://page/a.tape")

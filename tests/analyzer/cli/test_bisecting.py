@@ -30,7 +30,9 @@ from tests.forging.changes import flip, member_list
         ("no form", (), 128),
     ],
 )
-def test_codes(name: str, options: tuple[str, ...], code: int, classifier_tape: Path) -> None:
+def test_bisect_exits_with_the_code_that_git_expects(
+    name: str, options: tuple[str, ...], code: int, classifier_tape: Path
+) -> None:
     arguments = ("replay", classifier_tape, "--model", f"{MODULE}:{name}", *options)
     assert run(*arguments, "--bisect").code == code
 

@@ -24,7 +24,9 @@ def kept(path: Path) -> list[int]:
         return numbers(found)
 
 
-def test_filter(tape: Path, tmp_path: Path) -> None:
+def test_filter_keeps_the_calls_that_were_chosen_and_overwrites_only_by_force(
+    tape: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out.tape"
     found = run("filter", tape, "-o", out, "--where", "n > 3", "--no-errors")
     assert (found.code, found.err) == (0, "")
@@ -55,7 +57,9 @@ def test_filter(tape: Path, tmp_path: Path) -> None:
         (["--novel", "--drop", "*"], [0, 1, 2, 3, 4]),
     ],
 )
-def test_choices(tape: Path, tmp_path: Path, options: list[str], expected: list[int]) -> None:
+def test_each_option_of_filter_chooses_its_calls(
+    tape: Path, tmp_path: Path, options: list[str], expected: list[int]
+) -> None:
     out = tmp_path / "out.tape"
     found = run("filter", tape, "-o", out, *options)
     assert found.code == 0, found.err
@@ -78,20 +82,24 @@ def test_choices(tape: Path, tmp_path: Path, options: list[str], expected: list[
         ["--drop", ""],
     ],
 )
-def test_a_wrong_command_line(tape: Path, tmp_path: Path, options: list[str]) -> None:
+def test_a_wrong_command_line_writes_nothing(
+    tape: Path, tmp_path: Path, options: list[str]
+) -> None:
     found = run("filter", tape, "-o", tmp_path / "out.tape", *options)
     assert (found.code, found.out) == (2, "")
     assert len(found.err.replace("Error: ", "calltape: ").split("calltape: ")) == 2
     assert not (tmp_path / "out.tape").exists()
 
 
-def test_a_wrong_path_of_values(tape: Path, tmp_path: Path) -> None:
+def test_an_empty_path_is_rejected_as_the_name_of_a_value(tape: Path, tmp_path: Path) -> None:
     found = run("redact", tape, "-o", tmp_path / "out.tape", "--keep", "")
     assert (found.code, found.out) == (2, "")
     assert "a path that is empty names no value" in found.err
 
 
-def test_a_refusal(tape: Path, tmp_path: Path) -> None:
+def test_filter_rejects_a_condition_that_it_cannot_evaluate_and_its_own_source(
+    tape: Path, tmp_path: Path
+) -> None:
     found = run("filter", tape, "-o", tmp_path / "out.tape", "--where", "open('x') > 1")
     assert (found.code, found.out) == (2, "")
     assert "cannot be part of a condition" in found.err

@@ -24,7 +24,7 @@ from tests.analyzer.tapes import write_tape
 
 
 @pytest.mark.parametrize("name", ["classifier", "made", "Classifier", "Zoo.classifier"])
-def test_replay_of_the_model_itself(classifier_tape: Path, name: str) -> None:
+def test_the_model_itself_reproduces_its_calls(classifier_tape: Path, name: str) -> None:
     code, out, err = run("replay", classifier_tape, "--model", f"{MODULE}:{name}", "--atol", 100)
     assert (code, err) == (0, "")
     assert "4 of 4 recorded calls reproduced" in out
@@ -85,7 +85,7 @@ def test_the_traceback_of_a_model_can_be_had(
         run("replay", classifier_tape, "--model", f"{MODULE}:failing")
 
 
-def test_usage(classifier_tape: Path) -> None:
+def test_wrong_combinations_of_options_are_rejected(classifier_tape: Path) -> None:
     model = ("--model", f"{MODULE}:classifier")
     for arguments in (
         ("export", classifier_tape),
@@ -125,7 +125,7 @@ def test_help() -> None:
 
 
 @pytest.mark.integration
-def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
+def test_exported_programs_pass_replay_and_a_dry_run(classifier_tape: Path, folder: Path) -> None:
     out_dir = folder / "exported"
     model = ("--model", f"{MODULE}:classifier")
     code, out, err = run("export", classifier_tape, *model, "--out", out_dir, "-v")
@@ -153,7 +153,7 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_language_model(folder: Path) -> None:
+def test_programs_of_a_language_model_reproduce_its_calls_and_reject_others(folder: Path) -> None:
     tape, out_dir = record_chats(folder / "llm.tape", CHATS), folder / "llm"
     model = ("--model", "tests.analyzer.chats:toy_lm")
     assert run("replay", tape, *model).code == 0
@@ -197,7 +197,7 @@ def test_the_place_is_looked_at_before_the_export(
 
 
 @pytest.mark.integration
-def test_export_json(classifier_tape: Path) -> None:
+def test_export_prints_programs_attempts_and_report_as_json(classifier_tape: Path) -> None:
     model = ("--model", f"{MODULE}:classifier")
     code, out, err = run("export", classifier_tape, *model, "--json")
     assert (code, err) == (0, "")
@@ -223,7 +223,7 @@ def test_export_of_another_model_is_exit_code_1(classifier_tape: Path) -> None:
 
 
 @pytest.mark.integration
-def test_export_to_onnx(classifier_tape: Path, folder: Path) -> None:
+def test_an_export_to_onnx_passes_replay_and_a_dry_run(classifier_tape: Path, folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     out_dir = folder / "onnx"
@@ -236,7 +236,7 @@ def test_export_to_onnx(classifier_tape: Path, folder: Path) -> None:
 
 
 @pytest.mark.integration  # a process with torch, and a trace in it
-def test_export_of_a_part(classifier_tape: Path) -> None:
+def test_export_of_a_part_verifies_only_its_calls(classifier_tape: Path) -> None:
     arguments = ("export", classifier_tape, "--model", f"{MODULE}:classifier", "--json")
     with open_tape(classifier_tape) as tape:
         names = [variant.name for variant in tape.variants()]

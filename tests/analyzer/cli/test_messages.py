@@ -119,7 +119,7 @@ def test_help_shows_examples_for_every_verb() -> None:
         assert "--json" in text
 
 
-def test_version() -> None:
+def test_the_version_says_where_the_package_comes_from() -> None:
     code, out, _ = run("--version")
     assert code == 0
     version, _, origin = out.removeprefix("calltape ").partition(" ")

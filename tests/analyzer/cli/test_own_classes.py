@@ -168,7 +168,7 @@ def test_nothing_is_made_small_of_an_unknown_class(tape: Path) -> None:
 
 
 @pytest.mark.integration
-def test_the_smallest_tape_with_an_object(tape: Path) -> None:
+def test_minimise_builds_the_objects_of_the_model(tape: Path) -> None:
     check = replaying("own_blind:wrong", *NAMED)
     found = run("minimise", tape, "-o", "small.tape", "--check", check)
     assert found.code == 0, found.err

@@ -122,7 +122,9 @@ def test_a_program_that_is_not_trusted(tape: Path, tmp_path: Path) -> None:
     assert not PYTHON.search(err)
 
 
-def test_tapes_of_several_models(tape: Path, tmp_path: Path) -> None:
+def test_the_command_advises_its_own_option_for_tapes_of_several_models(
+    tape: Path, tmp_path: Path
+) -> None:
     write_tape(tmp_path / "c.tape", [Recorded((torch.ones(2),))], target=torch.nn.Linear(2, 2))
     err = run("ls", tape, tmp_path / "c.tape").err
     assert "Choose one of them with --target" in err
@@ -136,7 +138,7 @@ def test_what_info_advises(tape: Path) -> None:
         assert not PYTHON.search(out)
 
 
-def test_a_limit(tape: Path) -> None:
+def test_the_advice_to_raise_a_limit_depends_on_the_caller(tape: Path) -> None:
     with told_to("command"):
         told = str(advice_to_allow("seconds=600", "--max-seconds 600"))
     assert told.endswith("allow more: `calltape --max-seconds 600 ...`")

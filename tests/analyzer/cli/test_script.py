@@ -33,7 +33,7 @@ def test_script_to_fill_in(classifier_tape: Path) -> None:
         scope["main"]()
 
 
-def test_script_of_a_hostile_tape(tmp_path: Path) -> None:
+def test_texts_of_a_hostile_tape_stay_literals_in_the_script(tmp_path: Path) -> None:
     text = '\x1b]0;x\x07"""\nimport os; os.abort()\n\u2028\u202e😀\\'
     name = 'a"; raise SystemExit; "\n\r😀\x7f.tape'
     calls = [{text: torch.zeros(2 + n), "s": text, "d": {text: n}} for n in range(2)]

@@ -120,7 +120,7 @@ def test_ls_names_each_argument(decoder: Path) -> None:
         (torch.ones(33), ""),
     ],
 )
-def test_the_values_of_a_small_tensor(tensor: Any, text: str, tmp_path: Path) -> None:
+def test_show_prints_the_values_of_a_small_tensor(tensor: Any, text: str, tmp_path: Path) -> None:
     assert shown_value(tensor, tmp_path) == text
 
 

@@ -32,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "clean", "beside_junk"), [("right", 0, 3), ("wrong", 1, 1)])
-def test_replay(name: str, clean: int, beside_junk: int, folder: Path) -> None:
+def test_replay_exits_with_3_beside_an_unreadable_file(
+    name: str, clean: int, beside_junk: int, folder: Path
+) -> None:
     words = ("replay", folder, "--model", f"{__name__}:{name}")
     assert run(*words).code == clean
     (folder / "notes.tape").write_text("no tape")

@@ -94,7 +94,9 @@ def test_the_summary_says_how_many_which_and_how_far() -> None:
         ),
     ],
 )
-def test_the_summary_of_little(rows: list[ReportRow], expected: str) -> None:
+def test_the_summary_of_few_rows_claims_no_more_than_they_show(
+    rows: list[ReportRow], expected: str
+) -> None:
     assert Report(rows=rows).summary == expected
 
 

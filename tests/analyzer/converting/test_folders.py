@@ -90,7 +90,7 @@ def test_dots_in_the_name_of_a_file(tmp_path: Path) -> None:
         assert list(tape.find("1").inputs.kwargs) == ["x"]
 
 
-def test_tensors_without_a_description(tmp_path: Path) -> None:
+def test_tensors_without_a_description_become_keyword_arguments(tmp_path: Path) -> None:
     x = torch.randn(2, 3)
     save_file({"x": x, "outputs.y": x + 1}, tmp_path / "sample_0007.safetensors")
     save_file({"x": x[:1]}, tmp_path / "sample_0010.safetensors")
@@ -118,7 +118,9 @@ def test_tensors_without_a_description(tmp_path: Path) -> None:
         ("tape.json", "{}"),
     ],
 )
-def test_folders_of_strangers(tmp_path: Path, name: str, content: str) -> None:
+def test_a_folder_of_a_stranger_is_rejected_and_leaves_no_tape(
+    tmp_path: Path, name: str, content: str
+) -> None:
     folder = tmp_path / "folder"
     with open_tape(FIXTURES / "v1/structures.tape") as tape:
         write_safetensors_folder(tape, folder)

@@ -50,14 +50,14 @@ def calls(*shapes: tuple[int, ...]) -> list[Recorded]:
     return [Recorded(args=(torch.zeros(shape),), outputs=torch.zeros(1)) for shape in shapes]
 
 
-def test_a_healthy_tape(tmp_path: Path) -> None:
+def test_nothing_is_wrong_with_a_healthy_tape(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((2, 3), (4, 3), (5, 3)), target=Model())
     found = diagnosis(path)
     assert found.ok
     assert str(found) == "3 calls: nothing wrong was found"
 
 
-def test_sizes_that_never_varied(tmp_path: Path) -> None:
+def test_sizes_that_never_varied_are_a_warning(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((2, 3), (2, 3)))
     assert kinds(path) == {"one_size": "warning"}
     assert not diagnosis(path).ok
@@ -65,7 +65,7 @@ def test_sizes_that_never_varied(tmp_path: Path) -> None:
     assert kinds(path)["one_call"] == "warning"
 
 
-def test_a_batch_that_was_always_one(tmp_path: Path) -> None:
+def test_a_batch_that_was_always_one_is_a_warning(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((1, 3), (1, 4), (1, 9)))
     assert kinds(path)["batch_one"] == "warning"
     assert "args.0[0]" in str(diagnosis(path))
@@ -221,7 +221,7 @@ def test_withheld_values_could_have_been_stored(tmp_path: Path) -> None:
     assert set(kinds(path)) == {"values_missing"}
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_files_are_a_warning(tmp_path: Path) -> None:
     files = sorted(recorded_in_segments(tmp_path))
     found = kinds(files[0], files[2])
     assert found["missing_files"] == "warning"

@@ -250,7 +250,7 @@ def test_a_damaged_record_that_another_file_has_is_not_lost(tmp_path: Path) -> N
         assert "call 1 is lost" in report.lost[0]
 
 
-def test_a_tape_that_claims_too_many_calls(tmp_path: Path) -> None:
+def test_coverage_that_would_overflow_is_rejected(tmp_path: Path) -> None:
     a, b = recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])
     made = merged([a, b], tmp_path / "m.tape")
     most = 2**63 - 1

@@ -89,7 +89,7 @@ def test_what_came_after_the_last_call_is_not_known(source: Path, tmp_path: Path
 
 
 @given(seed=st.integers(0, 2**32))
-def test_a_tape_with_damage_anywhere(
+def test_recovering_keeps_every_whole_record_wherever_the_damage_is(
     source: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, rng = tmp_path_factory.mktemp("damaged"), random.Random(seed)

@@ -87,7 +87,9 @@ def assert_as_model(programs: Programs, model: torch.nn.Module, x: torch.Tensor)
 @pytest.mark.integration
 @pytest.mark.parametrize("to", ["torch", "onnx"])
 @pytest.mark.parametrize("model", [OwnWindows(), Flat()], ids=lambda one: type(one).__name__)
-def test_one_program_for_all_layouts(model: Any, to: Any, tmp_path: Path) -> None:
+def test_a_model_that_reads_no_strides_has_one_program_for_all_layouts(
+    model: Any, to: Any, tmp_path: Path
+) -> None:
     sizes = ((3, 5), (4, 7), (6, 4))
     calls = [call(LAYOUTS["contiguous"](*size)) for size in sizes]
     tape = taped(tmp_path, model, [*calls, call(LAYOUTS["transposed"](5, 8))])

@@ -491,7 +491,7 @@ def test_state_that_only_another_order_shows(tmp_path: Path) -> None:
         programs(torch.ones(2, 30), torch.arange(30))
 
 
-def test_a_counter_far_beyond(tmp_path: Path) -> None:
+def test_a_counter_that_decides_later_is_named_as_state(tmp_path: Path) -> None:
     calls = [call(torch.ones(n, 2)) for n in (2, 3)]
     with pytest.raises(ExportError, match=r"depends on what the call before left in it .calls"):
         export(taped(tmp_path, WarmsUp(), calls), WarmsUp())

@@ -48,7 +48,7 @@ class TwoHeads(torch.nn.Module):
 SIZES = [call(torch.ones(n, 6)) for n in (3, 5, 4)]
 
 
-def test_other_weights(tmp_path: Path) -> None:
+def test_other_weights_are_an_error_that_says_what_differs(tmp_path: Path) -> None:
     tape = taped(tmp_path, linear(0), SIZES)
     with pytest.raises(
         ExportError, match=r"does not return what was recorded for calls 0, \d \("

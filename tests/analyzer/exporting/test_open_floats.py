@@ -118,7 +118,7 @@ def test_the_float_may_be_infinite_or_not_a_number(tmp_path: Path) -> None:
     made(tmp_path, Bounds(), calls(values), calls((-math.inf, 0.5, math.nan), 7))
 
 
-def test_one_program_per_side_of_a_branch(tmp_path: Path) -> None:
+def test_each_side_of_a_branch_has_one_program(tmp_path: Path) -> None:
     values = (951.5, 11.25, 3.5, 600.0)
     programs = made(tmp_path, Branching(), calls(values), calls(UNSEEN, 7))
     assert len(programs) == 2

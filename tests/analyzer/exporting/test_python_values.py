@@ -92,7 +92,7 @@ class Growing(Model):
         return x * self.table[: x.shape[0], None]
 
 
-def test_a_buffer_of_the_first_call(tmp_path: Path) -> None:
+def test_a_buffer_that_grew_in_the_first_call_is_exported_for_other_sizes(tmp_path: Path) -> None:
     made(tmp_path, Growing(), [call(t(n, 3)) for n in (3, 5, 4)], [call(t(9, 3))])
 
 

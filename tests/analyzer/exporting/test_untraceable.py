@@ -78,7 +78,7 @@ def test_it_is_said_once(tmp_path: Path) -> None:
     assert "likewise other present" in error
 
 
-def test_where_in_a_container(tmp_path: Path) -> None:
+def test_an_error_says_where_in_a_container_a_nested_tensor_is(tmp_path: Path) -> None:
     class Takes(Model):
         def forward(self, batch):
             return batch["items"][0].values()

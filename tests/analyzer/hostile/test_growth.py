@@ -102,7 +102,9 @@ def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
     grows_little(make, 60)
 
 
-def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
+def test_the_work_for_shapes_grows_linearly_with_the_length_of_a_list(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(items(n))
         return lambda: tape.single.findings
@@ -119,7 +121,9 @@ def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:
     grows_little(make, 60)
 
 
-def test_arguments_of_each_call(written: Callable[..., Tape]) -> None:
+def test_the_work_for_arguments_grows_linearly_with_the_number_of_calls(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
         return lambda: [tape.infer_arguments(i) for i in range(n)]
@@ -139,7 +143,9 @@ def test_what_an_observer_shows_of_each_call(written: Callable[..., Tape]) -> No
     grows_little(make, 30)
 
 
-def test_dynamic_axes_of_many_outputs(written: Callable[..., Tape]) -> None:
+def test_the_work_for_dynamic_axes_grows_linearly_with_the_number_of_outputs(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         calls = [
             Recorded(
@@ -155,7 +161,9 @@ def test_dynamic_axes_of_many_outputs(written: Callable[..., Tape]) -> None:
     grows_little(make, 40)
 
 
-def test_explaining_a_long_list(written: Callable[..., Tape]) -> None:
+def test_the_work_to_explain_grows_linearly_with_the_length_of_a_list(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"xs": [zeros(1, 1 + i * call) for i in range(n)]} for call in range(3)])
         variants = tape.variants()
@@ -183,7 +191,9 @@ def test_places_that_are_alike() -> None:
     grows_little(lambda n: lambda: list(merge_alike((f"a{i}", str(i)) for i in range(n))), 100)
 
 
-def test_elements_that_went_beyond(written: Callable[..., Tape]) -> None:
+def test_the_work_of_diff_grows_linearly_with_the_elements_beyond_their_range(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         before = written(items(n, torch.int64), "before")
         now = written(items(n, torch.int64, more=1), "now")
@@ -206,7 +216,7 @@ def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
 
 
 @pytest.mark.integration
-def test_showing_a_call_of_many_integers(tmp_path: Path) -> None:
+def test_the_work_of_show_grows_linearly_with_the_number_of_integers(tmp_path: Path) -> None:
     def make(n: int) -> Callable[[], Any]:
         path = write_tape(tmp_path / f"{n}.tape", items(n, torch.int64), values="none")
         return lambda: CliRunner().invoke(app, ["show", str(path), "0"])
@@ -214,7 +224,7 @@ def test_showing_a_call_of_many_integers(tmp_path: Path) -> None:
     grows_little(make, 600)  # all above 4 KiB, from where the values of a document are counted
 
 
-def test_calls_of_many_files(tmp_path: Path) -> None:
+def test_the_work_to_find_calls_grows_linearly_with_the_number_of_files(tmp_path: Path) -> None:
     def make(n: int) -> Callable[[], Any]:
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -229,7 +239,9 @@ def test_calls_of_many_files(tmp_path: Path) -> None:
     grows_little(make, 20)
 
 
-def test_files_of_the_same_numbers(tmp_path: Path) -> None:
+def test_the_work_to_open_files_of_the_same_numbers_grows_linearly_with_them(
+    tmp_path: Path,
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -249,7 +261,9 @@ def test_files_of_the_same_numbers(tmp_path: Path) -> None:
     ],
     ids=["tapes", "surveys", "answers"],
 )
-def test_surveys_of_many_recordings(tmp_path: Path, ask: Callable[[Any, Any], Any]) -> None:
+def test_the_work_of_surveys_grows_linearly_with_the_number_of_recordings(
+    tmp_path: Path, ask: Callable[[Any, Any], Any]
+) -> None:
     """A survey renumbers the calls of its recordings, and looks up the recording of each number."""
     counts: list[int] = []
     for n in (128, 256, 512):
@@ -267,7 +281,9 @@ def test_surveys_of_many_recordings(tmp_path: Path, ask: Callable[[Any, Any], An
     assert counts[2] - counts[1] < 2.3 * (counts[1] - counts[0]), counts
 
 
-def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:
+def test_the_work_for_additional_inputs_grows_linearly_with_the_number_of_calls(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         (variant,) = written([{"x": zeros(1, 2 + i)} for i in range(n)]).variants()
         variant.facts.rows  # noqa: B018
@@ -276,7 +292,7 @@ def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:
     grows_little(make, 100)
 
 
-def test_values_of_one_path() -> None:
+def test_the_work_for_values_grows_little_with_the_ways_to_one_path() -> None:
     def below(parts: int) -> Any:
         """Every way to write ``a.a.a`` as keys in keys."""
         if not parts:

@@ -228,7 +228,7 @@ def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> 
 
 
 @pytest.mark.parametrize("dtype", ["bits8", "uint1", "uint3", "int7", "quint8", "float8_e8m0fnu"])
-def test_expanded_values_of_such_dtypes(tmp_path: Path, dtype: str) -> None:
+def test_expanded_values_of_odd_dtypes_are_inferred(tmp_path: Path, dtype: str) -> None:
     """torch cannot make some of them contiguous, so that ``infer_arguments`` raised its error."""
     plain = torch.ones(2, 1).expand(2, 3)
     if dtype == "quint8":
@@ -318,7 +318,7 @@ def test_keys_that_json_does_not_have(tmp_path: Path) -> None:
     assert ask("show", str(path), "0", "--json")[0] == 0
 
 
-def test_a_tuple_of_another_length_than_its_class(tmp_path: Path) -> None:
+def test_a_tuple_of_another_length_than_its_class_is_a_placeholder(tmp_path: Path) -> None:
     node = {"kind": "tuple", "type": f"{__name__}:Known", "children": [{"kind": "none"}]}
     with open_tape(forged_arguments(tmp_path, node), classes=[Known]) as tape:
         assert isinstance(tape[0].inputs.args[0], Placeholder)

@@ -123,7 +123,7 @@ def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 512, 4097, 2**20 + 3])
-def test_the_checksum_of_zeros(count: int) -> None:
+def test_the_checksum_of_zeros_is_that_of_zlib(count: int) -> None:
     for before in (b"", b"calltape", b"\xff" * 9):
         crc32 = zlib.crc32(before)
         assert crc32_after_zeros(crc32, count) == zlib.crc32(bytes(count), crc32)
@@ -151,7 +151,7 @@ def test_a_hole_costs_nothing(tmp_path: Path) -> None:
         assert caught.value.kind == "limit"
 
 
-def test_a_hole_grants_no_room(tmp_path: Path) -> None:
+def test_a_hole_in_the_file_allows_no_large_arguments(tmp_path: Path) -> None:
     """Made-up values are bounded by what the tape has on its disk."""
     path = write_tape(tmp_path / "a.tape", [((torch.empty(2**28, device="meta"),), {})])
     with path.open("r+b") as file:
@@ -162,7 +162,7 @@ def test_a_hole_grants_no_room(tmp_path: Path) -> None:
             variant.infer_arguments()
 
 
-def test_a_hole_within_a_tensor(tmp_path: Path) -> None:
+def test_a_hole_within_a_tensor_is_read_as_zeros(tmp_path: Path) -> None:
     """Zeros that were recorded, in a tape that was copied with holes for them."""
     path = holed(tmp_path / "a.tape", 6 * 2**20)
     with open_tape(path, verify=True) as tape:
@@ -176,7 +176,7 @@ def test_any_key_is_a_seed(tmp_path: Path) -> None:
         assert made["\ud800"].shape == (2,)
 
 
-def test_an_argument_that_was_passed_twice(tmp_path: Path) -> None:
+def test_an_argument_that_was_passed_twice_has_no_dynamic_shape(tmp_path: Path) -> None:
     """Such a call raises, and is on the tape as it was made."""
 
     def forward(x: Any, y: Any = None) -> None: ...

@@ -47,7 +47,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["grep -q found {}", "grep -q found"])
-def test_the_path_of_the_tape(command: str, tmp_path: Path) -> None:
+def test_the_path_of_the_tape_is_quoted_in_the_command(command: str, tmp_path: Path) -> None:
     path = tmp_path / "it's a $HOME; tape.tape"
     path.write_text("found")
     assert outcome(command, path).end == "passed"

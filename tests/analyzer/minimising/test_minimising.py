@@ -37,7 +37,7 @@ def minimised(whole: Path, out: Path, check: Any, **options: Any) -> Any:
         return minimise(tape, out, check, **options)
 
 
-def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) -> None:
+def test_one_call_of_the_smallest_size_is_left_of_many(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     out = tmp_path / "small.tape"
     report = minimised(whole, out, checked.is_long, progress=said.append)
@@ -174,7 +174,7 @@ def test_what_cannot_be(
     assert not list(tmp_path.iterdir())
 
 
-def test_never_in_place(whole: Path) -> None:
+def test_a_tape_is_never_minimised_in_place(whole: Path) -> None:
     before = whole.read_bytes()
     with pytest.raises(UsageError, match="in place"):
         minimised(whole, whole, checked.raises, overwrite=True)

@@ -96,7 +96,7 @@ def test_each_name_is_true_of_every_small_layout() -> None:
                 assert ("with gaps" in name) is not is_full, (shape, strides)
 
 
-def test_layouts_in_words() -> None:
+def test_layouts_are_named_unless_all_are_contiguous() -> None:
     def words(**calls: int) -> str | None:
         return layouts_in_words([LayoutSeen(name=name, calls=n) for name, n in calls.items()])
 

@@ -209,7 +209,7 @@ def test_a_class_that_is_not_passed_is_asked_for(tmp_path: Path) -> None:
     assert found["_data"]["x"].shape == (2, 3, 4)
 
 
-def test_containers_within_containers(tmp_path: Path) -> None:
+def test_containers_within_containers_are_rebuilt(tmp_path: Path) -> None:
     class Inner(torch.nn.Module):
         def forward(self, batch: Any) -> Any:
             return batch["in"]["x"].sum(-1) + batch["more"]["y"]

@@ -187,7 +187,7 @@ def test_slices_of_one_tensor_that_interleave_do_not_overlap() -> None:
     assert not overlap(place_of(fused[..., ::2]), place_of(fused[..., 1::2]))
 
 
-def test_extent_and_contiguous_strides() -> None:
+def test_extent_and_contiguous_strides_are_those_of_torch() -> None:
     for made in LAYOUTS.values():
         tensor = made()
         if tensor.numel():

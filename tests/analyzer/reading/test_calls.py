@@ -85,7 +85,7 @@ def test_more_chunks_than_a_call_holds(tmp_path: Path) -> None:
         assert tape[0].record.outputs_missing == "256 of 300 chunks kept: more than 256 chunks"
 
 
-def test_async_streams_and_coroutines(tmp_path: Path) -> None:
+def test_async_streams_and_coroutines_have_their_outputs(tmp_path: Path) -> None:
     service = Service()
 
     async def serve() -> None:

@@ -146,7 +146,9 @@ def test_recover_takes_what_can_be_decompressed(tmp_path: Path, form: str) -> No
     [b"", b"nothing of a tape", gzip.compress(b"once more")],
     ids=["nothing", "text", "compressed"],
 )
-def test_no_tape_in_it(tmp_path: Path, form: str, content: bytes) -> None:
+def test_a_compressed_file_without_a_tape_is_rejected(
+    tmp_path: Path, form: str, content: bytes
+) -> None:
     path = tmp_path / f"a.tape{form}"
     path.write_bytes(FORMS[form](content))
     with pytest.raises(TapeError) as found:

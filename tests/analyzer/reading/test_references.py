@@ -75,20 +75,24 @@ def test_values_are_those_of_the_earlier_call(pair: tuple[Path, Path]) -> None:
         assert torch.equal(last, WEIGHT)
 
 
-def test_calls_in_another_order(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_references_hold_for_calls_in_another_order(
+    tmp_path: Path, pair: tuple[Path, Path]
+) -> None:
     path = tmp_path / "b.tape"
     path.write_bytes(pair[1].read_bytes())
     refer(path, order=(3, 1, 0, 2))
     assert said(path) == said(pair[1])
 
 
-def test_replay(pair: tuple[Path, Path]) -> None:
+def test_calls_with_references_replay(pair: tuple[Path, Path]) -> None:
     with open_tape(pair[0]) as tape:
         assert str(replay(tape, Model())).startswith("4 of 4 recorded calls reproduced")
 
 
 @pytest.mark.parametrize("wanted", ["0..3", "1..3", "3", "2,3"])
-def test_filter(pair: tuple[Path, Path], tmp_path: Path, wanted: str) -> None:
+def test_filter_resolves_references_to_calls_that_it_drops(
+    pair: tuple[Path, Path], tmp_path: Path, wanted: str
+) -> None:
     made = []
     for at, path in enumerate(pair):
         with open_tape(path) as tape:
@@ -100,7 +104,7 @@ def test_filter(pair: tuple[Path, Path], tmp_path: Path, wanted: str) -> None:
         assert len(contents(list(one.calls))) == len(contents(list(other.calls)))
 
 
-def test_merge(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_merge_keeps_what_references_lead_to(pair: tuple[Path, Path], tmp_path: Path) -> None:
     other = write_tape(
         tmp_path / "other.tape", [Recorded((torch.ones(5, 3), WEIGHT), outputs=None)],
         target=Model(), tape_id=b"b" * 16,
@@ -177,7 +181,7 @@ def test_a_holder_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.integration
-def test_minimise(tmp_path: Path) -> None:
+def test_minimise_resolves_references(tmp_path: Path) -> None:
     mask = torch.full((200,), 1)
     calls = [Recorded((torch.ones(n, 3), WEIGHT), {"mask": mask}) for n in (2, 4)]
     path = refer(write_tape(tmp_path / "a.tape", calls, target=Model()))

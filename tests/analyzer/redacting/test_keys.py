@@ -132,7 +132,7 @@ SIZES = st.lists(st.integers(1, 9), min_size=6, max_size=6)
 
 @settings(max_examples=15)
 @given(KEYS, st.lists(SIZES, min_size=1, max_size=5))
-def test_any_keys_of_tensors(
+def test_redaction_of_any_keys_keeps_variants_and_symbols(
     tmp_path_factory: pytest.TempPathFactory, keys: list[Any], sizes: list[list[int]]
 ) -> None:
     calls = []

@@ -62,7 +62,7 @@ def gone(number: float, source: Path) -> bool:
     return pack(number) not in after and str(number).encode() not in after
 
 
-def test_numbers_that_look_like_settings() -> None:
+def test_settings_are_told_from_data() -> None:
     settings = (0, -1, 7, 1024, -1024, 0.5, 1e-5, -1e9, 1e30, 0.1234, float("nan"), float("inf"))
     data = (1025, -1025, CUSTOMER, 0.12345, 52.520008, 987654321987.0)
     assert [one for one in settings if not is_setting(one)] == []

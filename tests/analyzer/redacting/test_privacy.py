@@ -137,7 +137,7 @@ def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) 
     assert {one.kind for one in found.findings} == {"module"}
 
 
-def test_commands(source: Path, tmp_path: Path) -> None:
+def test_info_and_redact_say_what_is_private(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.tape"
     told = run("info", str(source))
     assert told.code == 0
@@ -183,7 +183,7 @@ def test_what_the_range_of_few_numbers_tells_is_said(tmp_path: Path) -> None:
         (torch.zeros(1, 16000), "audio"),
     ],
 )
-def test_values_by_dtype_and_shape(tmp_path: Path, value: Any, kind: str) -> None:
+def test_values_are_private_by_dtype_and_shape(tmp_path: Path, value: Any, kind: str) -> None:
     def kinds(name: str, **options: Any) -> set[str]:
         given = [Recorded(args=(value,), outputs=None)]
         with open_tape(write_tape(tmp_path / name, given, **options)) as tape:

@@ -103,7 +103,7 @@ def test_a_compressed_bomb_is_bounded(bucket: Bucket) -> None:
         assert "larger than 1,000,000 bytes" in str(rejected(url, "limit"))
 
 
-def test_an_empty_file(bucket: Bucket) -> None:
+def test_an_empty_file_is_not_a_tape(bucket: Bucket) -> None:
     assert "empty" in str(rejected(bucket.put("a.tape", b""), "not_a_tape"))
 
 

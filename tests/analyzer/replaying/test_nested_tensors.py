@@ -29,14 +29,14 @@ def taped(folder: Path, model: Any = None, **options: Any) -> tuple[Tape, Any]:
     return open_tape(folder / "a.tape"), model
 
 
-def test_every_call_replays(tmp_path: Path) -> None:
+def test_calls_with_nested_tensors_reproduce(tmp_path: Path) -> None:
     tape, model = taped(tmp_path)
     report = replay(tape, model)
     assert report.ok, report.table()
     assert report.reproduced == 8
 
 
-def test_attention_replays(tmp_path: Path) -> None:
+def test_attention_of_nested_tensors_reproduces(tmp_path: Path) -> None:
     tape, model = taped(tmp_path, model=Attends().eval())
     report = replay(tape, model)
     assert report.ok, report.table()

@@ -281,7 +281,7 @@ def test_method_that_was_recorded_is_called(tmp_path: Path) -> None:
         replay(tape, Model())
 
 
-def test_dataclass_and_cache_arrive_as_themselves(tmp_path: Path) -> None:
+def test_dataclasses_and_caches_are_passed_as_themselves(tmp_path: Path) -> None:
     model = OfBatch()
     calls = [call(Batch(t(n, 3), t(n, 3))) for n in (4, 6)]
     assert replay(taped(tmp_path, model, calls, classes=CLASSES), model).ok

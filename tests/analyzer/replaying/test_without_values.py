@@ -47,7 +47,7 @@ def tape(tmp_path: Path, model: Talking) -> Tape:
     return taped(tmp_path, model, calls(), values="none")
 
 
-def test_shapes_replay_through_the_model(tape: Tape, model: Talking) -> None:
+def test_shapes_are_compared_where_no_values_are_recorded(tape: Tape, model: Talking) -> None:
     report = replay(tape, model)
     assert report.ok, report.table()
     assert [row.against for row in report] == ["shapes", "shapes"]

@@ -42,7 +42,7 @@ def test_a_slow_file_costs_its_own_answer(paths: list[Path]) -> None:
     assert "0.3 s of processor time" in str(error)
 
 
-def test_a_slow_file_at_the_prompt(paths: list[Path]) -> None:
+def test_the_command_skips_a_slow_file(paths: list[Path]) -> None:
     ran = run("--max-seconds", "0.3", "survey", *paths, "--jobs", "1", "--scan")
     assert ran.code == 3
     assert "3 files of 3 recordings" in ran.out

@@ -63,7 +63,7 @@ def test_progress_is_told_per_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_pool_of_processes(tmp_path: Path) -> None:
+def test_a_survey_by_processes_has_the_same_bytes(tmp_path: Path) -> None:
     paths = mixed(tmp_path)
     expected = of(*paths).to_bytes()
     assert survey(paths, processes=2).target().to_bytes() == expected
@@ -147,7 +147,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.integration
-def test_dask(tmp_path: Path, cluster: Any) -> None:
+def test_a_survey_by_dask_has_the_same_bytes(tmp_path: Path, cluster: Any) -> None:
     client, _ = cluster
     paths = mixed(tmp_path)
     expected = of(*paths).to_bytes()

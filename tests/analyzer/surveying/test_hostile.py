@@ -27,7 +27,7 @@ from tests.fixture_files import FIXTURES
 from tests.forging.changes import change_end
 
 
-def test_each_hostile_fixture_among_good_tapes(tmp_path: Path) -> None:
+def test_hostile_tapes_do_not_change_the_survey_of_good_ones(tmp_path: Path) -> None:
     good = fleet(tmp_path)
     expected = of(*good)
     hostile = sorted(p for p in (FIXTURES / "hostile").iterdir() if p.suffix == ".tape")

@@ -284,7 +284,7 @@ class Slow(torch.nn.Module):
         return x
 
 
-def test_a_call_that_ended_in_the_next_file(tmp_path: Path) -> None:
+def test_surveys_of_parts_agree_on_a_call_that_ended_in_the_next_file(tmp_path: Path) -> None:
     model = Slow()
     recorder = Recorder(tmp_path / "a.tape", segment_bytes=20_000).attach(model)
     other = threading.Thread(target=model, args=(torch.zeros(7, 7), True))

@@ -50,7 +50,7 @@ def test_a_token_stands_nowhere(tmp_path: Path, memory: Any) -> None:
     assert "survey/b.tape" in str(found.unreadable[0])
 
 
-def test_one_target_of_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:
+def test_a_target_is_chosen_among_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:
     relu = tape_of_three(tmp_path / "a.tape", target=torch.nn.ReLU(), tape_id=b"a" * 16)
     tanh = tape_of_three(tmp_path / "b.tape", target=torch.nn.Tanh(), tape_id=b"b" * 16)
     for path in (relu, tanh):
@@ -63,7 +63,7 @@ def test_one_target_of_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:
     assert run("survey", "memory://survey", "--target", "Tanh", "-o", tmp_path / "s").code == 0
 
 
-def test_a_survey_behind_a_url(tmp_path: Path, memory: Any) -> None:
+def test_a_survey_behind_a_url_is_read(tmp_path: Path, memory: Any) -> None:
     out = written(tmp_path / "s.tape", tape_of_three(tmp_path / "a.tape"))
     memory.pipe_file("/survey/s.tape", out.read_bytes())
     assert run("variants", "memory://survey/s.tape") == run("variants", out)

@@ -98,7 +98,7 @@ def test_info_has_all_that_its_tapes_say(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--markdown"]])
-def test_other_forms_of_info(folder: Path, options: list[str]) -> None:
+def test_info_counts_calls_of_a_survey_in_every_form(folder: Path, options: list[str]) -> None:
     ran = run("info", "s.tape", *options)
     assert (ran.code, ran.err) == (0, "")
     assert "6" in ran.out

@@ -44,7 +44,7 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize(("args", "kwargs", "optional"), GIVEN.values(), ids=GIVEN)
-def test_advice(
+def test_remove_inputs_is_advised_only_for_optional_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], optional: str | None, tmp_path: Path
 ) -> None:
     model = Takes()

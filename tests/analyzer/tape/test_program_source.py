@@ -36,7 +36,7 @@ def sources(tape: Tape) -> list[Tape | Variant]:
 
 
 @pytest.mark.parametrize("name", ["infer_dynamic_shapes", "infer_arguments"])
-def test_one_signature_and_one_documentation(name: str) -> None:
+def test_tape_and_variant_share_signature_and_documentation(name: str) -> None:
     ours, theirs = getattr(Tape, name), getattr(Variant, name)
     assert inspect.signature(ours) == inspect.signature(theirs)
     assert ours.__doc__ is theirs.__doc__
@@ -88,7 +88,7 @@ def test_arguments_have_one_form(tape: Tape) -> None:
         assert set(as_peer) == {"x", "mask", "scale"}
 
 
-def test_arguments_of_one_call(tape: Tape) -> None:
+def test_arguments_of_one_call_have_its_values(tape: Tape) -> None:
     for source in sources(tape):
         for index, rows in ((0, 2), (2, 4), (-1, 4)):
             assert torch.equal(

@@ -172,7 +172,7 @@ def test_calls_that_raised_are_left_out(tmp_path: Path) -> None:
     assert alone.infer_dynamic_shapes() == ({},)
 
 
-def test_without_a_signature(tmp_path: Path) -> None:
+def test_calls_without_a_signature_have_args_and_kwargs(tmp_path: Path) -> None:
     tape = tape_of(tmp_path, None, ((t(2), t(3)), {"k": t(1)}), ((t(4), t(3)), {"k": t(1)}))
     args, kwargs = tape.infer_arguments()
     assert [a.shape for a in args] == [(2,), (3,)]
@@ -191,7 +191,7 @@ def test_removed_inputs_stay_out(tmp_path: Path) -> None:
             tape_of(tmp_path, None, *calls).remove_inputs([name])
 
 
-def test_no_calls(tmp_path: Path) -> None:
+def test_a_tape_without_calls_has_no_shapes(tmp_path: Path) -> None:
     with pytest.raises(InferenceError, match=r"No inputs were captured\. Record"):
         tape_of(tmp_path, plain).infer_dynamic_shapes()
 

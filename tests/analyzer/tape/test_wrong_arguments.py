@@ -74,7 +74,7 @@ def test_what_is_no_model(tape: Tape) -> None:
         export(tape, None)  # type: ignore[arg-type]  # pyright: ignore
 
 
-def test_a_batch_of_no_argument(tape: Tape) -> None:
+def test_a_batch_of_what_is_no_argument_is_rejected(tape: Tape) -> None:
     for source in (tape, tape.variants()[0]):
         with pytest.raises(
             UsageError, match=r"'xx', which is not an argument. Name one of mask, x"

@@ -90,7 +90,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     assert not (tmp_path / "b.tape").exists()
 
 
-def test_a_function_and_a_method(tmp_path: Path) -> None:
+def test_tapes_of_a_function_and_a_method_replay(tmp_path: Path) -> None:
     def double(x: torch.Tensor, times: int = 2) -> torch.Tensor:
         return x * times
 

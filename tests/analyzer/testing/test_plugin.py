@@ -293,7 +293,7 @@ def test_collecting_imports_no_torch(project: Project) -> None:
     assert len(ran.outcomes) == 5
 
 
-def test_a_tape_of_shapes_and_a_class_of_theirs(project: Project) -> None:
+def test_a_tape_of_shapes_fails_for_other_shapes_and_is_not_updated(project: Project) -> None:
     x = torch.ones(2, 3)
     shapes = project.folder / "tests/shapes.tape"
     write_tape(shapes, [call(x).returns({"y": x, "n": 2})], values="none")

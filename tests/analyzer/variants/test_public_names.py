@@ -118,7 +118,9 @@ def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
         ({"users": {"größe12345": 0}}, "users.?"),
     ],
 )  # fmt: skip
-def test_keys_in_paths(tmp_path: Path, argument: dict[str, Any], shown: str) -> None:
+def test_keys_are_written_into_paths_unambiguously(
+    tmp_path: Path, argument: dict[str, Any], shown: str
+) -> None:
     given = torch.utils._pytree.tree_map(lambda _: t(2), argument)
     calls = [Recorded((t(2),), given)]
     with open_tape(write_tape(tmp_path / "t.tape", calls, target=Model())) as tape:

@@ -38,7 +38,9 @@ def check_form(path: Path, form: str) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_part_of_a_tape(source: Path, tmp_path: Path, form: str) -> None:
+def test_a_part_of_a_tape_is_compressed_as_its_name_says(
+    source: Path, tmp_path: Path, form: str
+) -> None:
     out = tmp_path / f"b.tape{form}"
     with open_tape(source) as tape:
         filter_tape(tape, out, first=1)

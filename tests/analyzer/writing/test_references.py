@@ -119,7 +119,9 @@ def test_a_call_of_another_file_with_the_same_name(source: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_calls_in_any_order(source: Path, tmp_path: Path, seed: int) -> None:
+def test_copies_of_any_calls_in_any_order_keep_their_values(
+    source: Path, tmp_path: Path, seed: int
+) -> None:
     drawn = random.Random(seed)
     numbers = drawn.sample(range(STEPS), drawn.randint(1, STEPS))
     if seed % 2:

@@ -56,7 +56,7 @@ class Text(str):
         raise AssertionError
 
 
-def test_scalars(tmp_path: Path) -> None:
+def test_scalars_keep_value_and_type(tmp_path: Path) -> None:
     values = [
         0, -1, 2**70, -(2**63) - 1, 10**2000, 1.5, float("inf"), -0.0, 1 + 2j, "text", "", "\ud800",
         "x" * 5000, b"bytes", bytearray(b"more"), Text("sub"),
@@ -74,7 +74,7 @@ def test_too_much_of_a_scalar_is_a_placeholder(tmp_path: Path) -> None:
     assert [node.kind for node in call.args] == ["opaque"] * 3 + ["int"]
 
 
-def test_constants(tmp_path: Path) -> None:
+def test_constants_keep_their_names(tmp_path: Path) -> None:
     call = taped(
         tmp_path, None, True, False, ..., torch.float16, torch.device("cuda", 1), torch.sparse_coo,
         torch.channels_last, Color.RED, Color.DEEP, Level.HIGH, int, torch.nn.Linear,
@@ -145,7 +145,7 @@ def _registered() -> Any:
     deregister(Registered)
 
 
-def test_containers(tmp_path: Path) -> None:
+def test_containers_keep_kind_fields_and_children(tmp_path: Path) -> None:
     t = torch.ones(2)
     call = taped(
         tmp_path, [t, (1, [])], Pair(t, 2), Batch(t), Slotted(5), torch.Size([2, 3]),
@@ -166,7 +166,7 @@ def test_containers(tmp_path: Path) -> None:
     assert call.args[0].children[0].leaf == call.args[1].children[0].leaf
 
 
-def test_dicts(tmp_path: Path) -> None:
+def test_dicts_keep_keys_and_their_order(tmp_path: Path) -> None:
     keys: dict[Any, Any] = {
         "b": 1, "a": 2, 3: 3, 1.5: 4, None: 5, b"k": 6, ("x", 1): 7, False: 8, "\ud800": 9,
     }  # fmt: skip

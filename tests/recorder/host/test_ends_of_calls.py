@@ -281,7 +281,7 @@ def test_an_interrupted_inner_call_does_not_take_the_outer_one_s_place(tmp_path:
     assert calls[2].output(0).item() == 3
 
 
-def test_hooks_of_others_that_change_arguments_and_results(tmp_path: Path) -> None:
+def test_a_result_is_recorded_before_the_hooks_of_others_change_it(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     with record(model, path) as recorder:
         model.register_forward_pre_hook(lambda m, a, k: (a, dict(k)), with_kwargs=True)
@@ -291,7 +291,7 @@ def test_hooks_of_others_that_change_arguments_and_results(tmp_path: Path) -> No
     assert read(path).calls[0].output(0).item() == 2
 
 
-def test_duration_thread_and_time(tmp_path: Path) -> None:
+def test_a_call_has_its_duration_thread_and_time(tmp_path: Path) -> None:
 
     class Slow(torch.nn.Module):
         def forward(self) -> None:

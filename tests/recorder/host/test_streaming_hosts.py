@@ -126,7 +126,7 @@ def test_copies_and_pickles(tmp_path: Path, method: str) -> None:
     assert recorder.stats().seen == 0
 
 
-def test_torch_s_context_decorators_on_generators(tmp_path: Path) -> None:
+def test_context_decorators_of_torch_hold_in_recorded_generators(tmp_path: Path) -> None:
     class Guarded:
         @torch.no_grad()
         def run(self, n: int) -> Iterator[bool]:

@@ -70,7 +70,7 @@ def test_counted_calls_are_seen_as_kept_ones_are(tmp_path: Path) -> None:
     assert kind.structure == row.structure
 
 
-def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:
+def test_calls_that_are_not_kept_are_counted_by_sizes_and_ints(tmp_path: Path) -> None:
     model = Echo()
     with record(model, tmp_path / "t.tape", keep=First(1)) as recorder:
         for n in range(2, 12):

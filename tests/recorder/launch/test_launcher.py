@@ -238,7 +238,7 @@ def test_instances_are_recorded_up_to_a_number(
 
 
 @pytest.mark.parametrize("attribute", ["engine.generate", "Engine.generate"])
-def test_a_method_of_anything(stage: Stage, attribute: str) -> None:
+def test_a_method_of_any_object_is_recorded(stage: Stage, attribute: str) -> None:
     stage.look_out(attribute)
     module = stage.load()
     engine = module.engine if attribute.startswith("engine") else module.Engine()
@@ -268,7 +268,7 @@ def test_what_is_in_a_module(
 
 
 @pytest.mark.parametrize("attribute", ["late", "engine.state.model", "engine.late"])
-def test_what_appears_later(stage: Stage, attribute: str) -> None:
+def test_a_target_that_appears_later_is_recorded(stage: Stage, attribute: str) -> None:
     stage.look_out(attribute)
     module = stage.load()
     model = Add()
@@ -314,7 +314,7 @@ def test_an_instance_is_seen_from_its_birth_on(stage: Stage) -> None:
     assert [observed is None for observed in found] == [True, False]
 
 
-def test_a_model_that_appears_in_a_fork(stage: Stage) -> None:
+def test_a_model_that_appears_in_a_fork_is_recorded_there(stage: Stage) -> None:
     """gunicorn --preload: imported in the parent, loaded in each worker."""
     stage.look_out("late")
     module = stage.load()

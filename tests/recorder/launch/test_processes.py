@@ -157,7 +157,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("target", ["__main__:model", "server:model"])
-def test_a_script_its_forks_and_what_it_spawns(tmp_path: Path, target: str) -> None:
+def test_a_script_its_forks_and_what_it_spawns_are_recorded(tmp_path: Path, target: str) -> None:
     """The module is run as a script, and imported by the spawned child under a third name."""
     ways = "def work_in_child(way):\n    wait_for_hooks()\n    work(4 if way == 'fork' else 5)\n"
     script = SERVER.replace("model = Add()\n", f"{ways}\nmodel = Add()\n")
@@ -187,7 +187,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
+def test_both_copies_of_a_script_that_imports_itself_are_recorded(tmp_path: Path) -> None:
     """``python app.py`` whose framework imports ``app:model``: both copies are recorded, as the one
     in the script is found first, and the other one is called."""
     (tmp_path / "twice.py").write_text(TWICE)

@@ -235,7 +235,7 @@ def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.Monke
     assert bytes_of(copies(leaves, Buffers(256 * MIB))) == expected
 
 
-def test_a_tensor_that_was_given_other_memory_before() -> None:
+def test_a_tensor_that_was_given_other_memory_is_not_copied() -> None:
     leaf = torch.randn(MIB)
     seen = read_facts([leaf], True)
     leaf.data = torch.zeros(3)

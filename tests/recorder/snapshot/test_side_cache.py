@@ -145,7 +145,7 @@ class Alone(torch.nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"values": "none"}, {"keep": Novelty()}])
-def test_calls_without_arguments(options: dict[str, Any], tmp_path: Path) -> None:
+def test_calls_without_arguments_are_recorded(options: dict[str, Any], tmp_path: Path) -> None:
     model = Alone()
     with record(model, tmp_path / "t.tape", **options) as recorder:
         for _ in range(5):

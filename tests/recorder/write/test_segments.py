@@ -31,7 +31,7 @@ from tests.recorder.write.accounts import (
 )
 
 
-def test_a_file_after_the_other_by_size(tmp_path: Path) -> None:
+def test_a_full_segment_is_followed_by_the_next(tmp_path: Path) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False) as recorder:
         call(recorder, model, 25)
@@ -98,7 +98,9 @@ def test_or_it_stops(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("max_disk_bytes") == 1
 
 
-def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_below_the_floor_of_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = [10**9]
 
     class Space:
@@ -277,7 +279,7 @@ def test_a_host_that_goes_to_another_directory(
     assert read(tmp_path / "a.tape").numbers == [0, 1]
 
 
-def test_sealing_while_recording(tmp_path: Path) -> None:
+def test_sealing_while_recording_begins_a_new_file(tmp_path: Path) -> None:
     model = Add()
     x = torch.ones(2)
     with record(model, tmp_path / "a.tape") as recorder:
@@ -325,7 +327,7 @@ def test_names_that_are_taken_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a-00002.tape").exists()
 
 
-def test_a_directory_as_the_path(tmp_path: Path) -> None:
+def test_tapes_in_a_directory_are_named_by_model_and_process(tmp_path: Path) -> None:
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path) as one, record(model, f"{tmp_path}/new/") as two:
         model(x, x)
@@ -337,7 +339,7 @@ def test_a_directory_as_the_path(tmp_path: Path) -> None:
     assert one.stats().kept == two.stats().kept == three.stats().kept == 1
 
 
-def test_pause_rate_and_resume(tmp_path: Path) -> None:
+def test_pause_and_rate_drop_calls_until_they_end(tmp_path: Path) -> None:
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path / "a.tape") as recorder:
         model(x, x)

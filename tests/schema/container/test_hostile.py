@@ -127,7 +127,7 @@ class Holes:
         HEAD + bytes(511) + b"x",
     ],
 )
-def test_a_terabyte_of_holes(data: bytes) -> None:
+def test_a_terabyte_of_holes_is_skipped_with_few_reads(data: bytes) -> None:
     source = Holes(data)
     scan = TapeReader(source).scan()
     assert len(scan) == 0
