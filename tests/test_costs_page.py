@@ -43,9 +43,9 @@ def test_the_worst_case_is_in_the_summary(benchmark: str, of: str, figure: str) 
     rows = [r for n, f in STORED.items() if re.fullmatch(benchmark, n) for r in f.rows]
     rows = [row for row in rows if re.search(of, row.what)]
     cells = [row.ratio if benchmark == "serving" else row.calltape for row in rows]
-    found = re.findall(figure, page(STORED))
-    assert len(found) == 1
-    assert number(found[0]) == max(map(number, cells))
+    matches = re.findall(figure, page(STORED))
+    assert len(matches) == 1
+    assert number(matches[0]) == max(map(number, cells))
 
 
 def number(text: str) -> float:

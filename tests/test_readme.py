@@ -45,7 +45,7 @@ def test_what_it_installs_is_not_editable(command: str, tmp_path: Path) -> None:
     )
     facts = list((tmp_path / "environment").rglob("direct_url.json"))
     assert len(facts) == 4
-    assert not any("editable" in json.loads(one.read_text())["dir_info"] for one in facts)
+    assert not any("editable" in json.loads(fact.read_text())["dir_info"] for fact in facts)
 
 
 def test_it_says_how_to_install_with_pip_and_with_uv() -> None:

@@ -35,9 +35,9 @@ def only(explanation: Explanation) -> DimensionExplanation:
 
 
 def test_a_dimension_is_explained_for_each_variant_of_a_language_model(llm: Path) -> None:
-    found = explained(llm, "input_ids", 1)
-    assert [part.variant for part in found.parts] == ["prefill", "decode"]
-    prefill, decode = (part.dimensions[0] for part in found.parts)
+    explanation = explained(llm, "input_ids", 1)
+    assert [part.variant for part in explanation.parts] == ["prefill", "decode"]
+    prefill, decode = (part.dimensions[0] for part in explanation.parts)
     assert (prefill.dynamic, prefill.reason, prefill.symbol) == (True, "varied", "sequence_length")
     assert prefill.equals == ("attention_mask[1]",)
     assert [(s.value, s.calls, s.first_call) for s in prefill.seen] == [
@@ -45,7 +45,7 @@ def test_a_dimension_is_explained_for_each_variant_of_a_language_model(llm: Path
     ]  # fmt: skip
     assert (decode.dynamic, decode.reason) == (False, "one")
     assert "elsewhere it was 5 (in prefill, call 0)" in decode.why
-    assert "always 1, in 6 of 6 calls" in str(found)
+    assert "always 1, in 6 of 6 calls" in str(explanation)
 
 
 def test_an_expression_and_what_its_symbols_are(llm: Path) -> None:
@@ -61,14 +61,16 @@ def test_an_expression_and_what_its_symbols_are(llm: Path) -> None:
 
 
 def test_layers_that_are_alike_are_explained_once(llm: Path) -> None:
-    found = explained(llm, "past_key_values")
-    (part,) = found.parts
+    explanation = explained(llm, "past_key_values")
+    (part,) = explanation.parts
     assert part.places == ("past_key_values.0", "past_key_values.1")
     assert [d.axis for d in part.dimensions] == [0, 1, 2]
     assert part.dimensions[0].equals == ("input_ids[0]", "attention_mask[0]")
     assert part.dimensions[1].equals == ()
-    assert "past_key_values.* (2 of them): tensor float32" in str(found)
-    assert found.notes == ("past_key_values is left out, or its default, in 3 calls: prefill",)
+    assert "past_key_values.* (2 of them): tensor float32" in str(explanation)
+    assert explanation.notes == (
+        "past_key_values is left out, or its default, in 3 calls: prefill",
+    )
 
 
 def test_ways_to_name_a_dimension(llm: Path) -> None:
@@ -81,10 +83,10 @@ def test_ways_to_name_a_dimension(llm: Path) -> None:
 
 
 def test_a_symbol_by_name(llm: Path) -> None:
-    found = explained(llm, "batch_size")
-    assert [part.variant for part in found.parts] == ["prefill", "decode"]
-    assert {part.dimensions[0].symbol for part in found.parts} == {"batch_size"}
-    assert found.parts[0].dimensions[0].equals == ("attention_mask[0]",)
+    explanation = explained(llm, "batch_size")
+    assert [part.variant for part in explanation.parts] == ["prefill", "decode"]
+    assert {part.dimensions[0].symbol for part in explanation.parts} == {"batch_size"}
+    assert explanation.parts[0].dimensions[0].equals == ("attention_mask[0]",)
 
 
 def test_of_many_sizes_the_smallest_and_largest_are_shown(tmp_path: Path) -> None:
@@ -124,9 +126,9 @@ def test_a_symbol_has_no_axes(llm: Path) -> None:
 
 
 def test_a_parameter_that_no_call_passes(llm: Path) -> None:
-    found = explained(llm, "scale")
-    assert found.parts == ()
-    assert "no call passes scale, or only its default" in str(found)
+    explanation = explained(llm, "scale")
+    assert explanation.parts == ()
+    assert "no call passes scale, or only its default" in str(explanation)
 
 
 def test_a_size_that_varied_in_another_variant_is_dynamic(tmp_path: Path) -> None:
@@ -157,10 +159,10 @@ def test_a_size_that_equals_a_dynamic_neighbour_is_dynamic(tmp_path: Path) -> No
 
 def test_an_explanation_says_that_a_size_broadcasts(tmp_path: Path) -> None:
     calls = calls_of(*({"x": (n, 4), "m": (m, 4)} for n, m in ((2, 2), (3, 3), (4, 1), (5, 1))))
-    found = explained(write_tape(tmp_path / "a.tape", calls), "m", 0)
-    reasons = {part.dimensions[0].reason for part in found.parts}
+    explanation = explained(write_tape(tmp_path / "a.tape", calls), "m", 0)
+    reasons = {part.dimensions[0].reason for part in explanation.parts}
     assert "varied" in reasons
-    assert "it broadcasts, and calls where it is not 1 are another variant" in str(found)
+    assert "it broadcasts, and calls where it is not 1 are another variant" in str(explanation)
 
 
 def test_a_counter_is_explained_by_the_size_that_it_equals(tmp_path: Path) -> None:
@@ -228,9 +230,9 @@ def test_a_float_that_varies_is_no_constant(tmp_path: Path) -> None:
 def test_thin_evidence_is_warned_of(
     tmp_path: Path, calls: list[Any], where: tuple[str, int], warning: str
 ) -> None:
-    found = explained(write_tape(tmp_path / "a.tape", calls), *where)
-    assert any(warning in text for text in found.warnings), found.warnings
-    assert "warning: " in str(found)
+    explanation = explained(write_tape(tmp_path / "a.tape", calls), *where)
+    assert any(warning in text for text in explanation.warnings), explanation.warnings
+    assert "warning: " in str(explanation)
 
 
 def test_plain_evidence_has_no_warning(llm: Path) -> None:
@@ -239,11 +241,11 @@ def test_plain_evidence_has_no_warning(llm: Path) -> None:
 
 
 def test_an_explanation_survives_json(llm: Path, tmp_path: Path) -> None:
-    made = explained(llm, "attention_mask")
-    found = json.loads(made.model_dump_json())
-    assert Explanation.model_validate_json(made.model_dump_json()) == made
-    assert found["subject"] == "attention_mask"
-    assert found["parts"][0]["dimensions"][0]["seen"][0] == {
+    explanation = explained(llm, "attention_mask")
+    document = json.loads(explanation.model_dump_json())
+    assert Explanation.model_validate_json(explanation.model_dump_json()) == explanation
+    assert document["subject"] == "attention_mask"
+    assert document["parts"][0]["dimensions"][0]["seen"][0] == {
         "value": 1, "calls": 1, "first_call": 6, "path": None, "address": None
     }  # fmt: skip
     huge = write_tape(tmp_path / "huge.tape", [{"n": 1 << 300}, {"n": 1 << 80}, {"n": 3}])

@@ -98,7 +98,11 @@ def test_the_bisections_of_the_page_find_their_culprits(
     shutil.copy(service / "runs/small.tape", tmp_path / "runs")
     with_history(tmp_path)
     BISECTING.follow(tmp_path)
-    found = {one.prints.strip() for one in BISECTING.commands if "refs/bisect/bad" in one.text}
+    found = {
+        command.prints.strip()
+        for command in BISECTING.commands
+        if "refs/bisect/bad" in command.text
+    }
     assert found == {*CULPRITS}
     skipped = ["this commit cannot be tested" in said for said in BISECTING.said]
     assert skipped.count(True) == len(CULPRITS)

@@ -158,8 +158,8 @@ class Fuzzing:
         self.tapes += 1
         for written, script in self._written(tape, work, of=of):
             self.runs += 1
-            found = watched([script], work, allowed=self._allowed)
-            self._note(tape, written, [*found.findings, *_unexpected(found.output)])
+            watch = watched([script], work, allowed=self._allowed)
+            self._note(tape, written, [*watch.findings, *_unexpected(watch.output)])
         if (work.parent / "MARKER").exists():
             self._note(tape, "all of it", ["the command of the tape ran"])
             (work.parent / "MARKER").unlink()

@@ -84,12 +84,12 @@ def reasons(text: str) -> set[str]:
 
 
 def test_why_calls_are_not_on_the_tape() -> None:
-    found = re.search(
+    match = re.search(
         r"`stats\(\).unwanted` counts calls that were left out on purpose: (.*?)`stats\(\).lost`",
         PAGE,
     )
-    assert found is not None
-    unwanted = reasons(found[1])
+    assert match is not None
+    unwanted = reasons(match[1])
     table = (DOCS / "production.md").read_text(encoding="utf-8").partition("## Lost calls")[2]
     lost = reasons(" ".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)))
     (told,) = re.findall("dropped: (.*?)outputs_lost:", str(Stats.__doc__), re.DOTALL)

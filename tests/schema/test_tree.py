@@ -243,11 +243,11 @@ CPU = {"device": "cpu", "dtype": "bfloat16"}
 
 def test_a_context_is_read_with_its_defaults() -> None:
     document = structure(NONE) | {"context": {"autocast": [CPU], "new": 1}}
-    found = decode_structure(encode_structure(document)).context
-    assert found is not None
-    assert (found.grad, found.inference, found.default_dtype) == (True, False, "float32")
-    assert not found.training
-    assert [one.dtype for one in found.autocast] == ["bfloat16"]
+    context = decode_structure(encode_structure(document)).context
+    assert context is not None
+    assert (context.grad, context.inference, context.default_dtype) == (True, False, "float32")
+    assert not context.training
+    assert [one.dtype for one in context.autocast] == ["bfloat16"]
     assert decode_structure(encode_structure(structure(NONE))).context is None
 
 

@@ -205,7 +205,7 @@ def structures(path: Path) -> Path:
     """As many variants as there is room for."""
     keys = [{"kind": "dict", "keys": [f"k{at}"], "children": [{"kind": "none"}]}
             for at in range(30_000)]  # fmt: skip
-    return _surveyed(path, (inputs_of([one]) for one in keys))
+    return _surveyed(path, (inputs_of([key]) for key in keys))
 
 
 def columns(path: Path) -> Path:

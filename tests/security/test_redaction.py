@@ -593,11 +593,11 @@ UNUSED = [one for one in ATTACKS if "no node uses" in one and "table" not in one
 def test_what_nothing_refers_to_is_told(name: str, tmp_path: Path) -> None:
     source = forged(tmp_path, name)
     with open_tape(source) as tape:
-        assert "unreferenced" in {one.kind for one in private_data(tape).findings}
+        assert "unreferenced" in {finding.kind for finding in private_data(tape).findings}
     side = name.partition(":")[0]
     told = "1 scalar and 0 tensors" if "scalar" in name else "0 scalars and 1 tensor"
-    found = run("show", source, "0")
-    assert f"warning: nothing refers to {told} of the {side}" in found.out
+    result = run("show", source, "0")
+    assert f"warning: nothing refers to {told} of the {side}" in result.out
     assert "values that nothing refers to" in run("info", source).out
 
 

@@ -130,9 +130,9 @@ def test_parts_of_all_tensors_of_a_call_are_counted(tmp_path: Path) -> None:
     ]
     data = tape(*([call] for call in calls))
     (tmp_path / "a.tape").write_bytes(data)
-    found = json.loads(node(READER, tmp_path / "a.tape").stdout)
-    assert [call["number"] for call in found["calls"] if call["values"] != "ok"] == ["65"]
-    assert found["damage"] == ["limit"]
+    document = json.loads(node(READER, tmp_path / "a.tape").stdout)
+    assert [call["number"] for call in document["calls"] if call["values"] != "ok"] == ["65"]
+    assert document["damage"] == ["limit"]
     assert read_all(data) == (list(range(65)), ["limit"])
 
 

@@ -72,9 +72,9 @@ def test_only_a_browser_that_goes_away_is_no_error(
     monkeypatch.setattr(viewing, "variants_of", fails)
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         asked(server, f"{server.root}variants/0")
-    found = capsys.readouterr().err
-    assert (error.__name__ in found) is is_told
-    assert server.root not in found
+    err = capsys.readouterr().err
+    assert (error.__name__ in err) is is_told
+    assert server.root not in err
 
 
 def test_the_list_has_names_without_folders(server: PageServer) -> None:

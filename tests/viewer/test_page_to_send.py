@@ -106,7 +106,7 @@ def test_it_has_the_variants_that_the_command_prints(tmp_path: Path) -> None:
     scripts = _Scripts(tmp_path / "page.html").found
     (own,) = (text for kind, text in scripts if str(kind.get("type")).endswith("-variants"))
     with open_tape(tmp_path / "a.tape") as tape:
-        tables = [table_of(one).document() for one in tape.variants()]
+        tables = [table_of(variant).document() for variant in tape.variants()]
     assert json.loads(own) == json.loads(json.dumps({"variants": tables}))
     assert text in str(tables)
 

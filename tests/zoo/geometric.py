@@ -52,7 +52,7 @@ class Gps(nn.Module):
 
         self.edge = nn.Linear(_EDGE, _WIDTH)
         layers = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU()) for _ in range(2)]
-        self.layers = nn.ModuleList(GPSConv(_WIDTH, GINEConv(one), heads=2) for one in layers)
+        self.layers = nn.ModuleList(GPSConv(_WIDTH, GINEConv(layer), heads=2) for layer in layers)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
         edges = self.edge(edge_attr)

@@ -241,9 +241,9 @@ def test_export_of_a_part_verifies_only_its_calls(classifier_tape: Path) -> None
     with open_tape(classifier_tape) as tape:
         names = [variant.name for variant in tape.variants()]
     assert len(names) == 2
-    found = run(*arguments, "--variant", 1)
-    assert found.code == 0, found
-    document = json.loads(found.out)
+    result = run(*arguments, "--variant", 1)
+    assert result.code == 0, result
+    document = json.loads(result.out)
     assert document["programs"] == [names[1]]
     assert [row["call"] for row in document["report"]["rows"]] == [3]
     document = json.loads(run(*arguments, "--calls", "0..1").out)

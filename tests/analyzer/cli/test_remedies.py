@@ -140,8 +140,8 @@ def test_what_info_advises(tape: Path) -> None:
 
 def test_the_advice_to_raise_a_limit_depends_on_the_caller(tape: Path) -> None:
     with told_to("command"):
-        told = str(advice_to_allow("seconds=600", "--max-seconds 600"))
-    assert told.endswith("allow more: `calltape --max-seconds 600 ...`")
+        text = str(advice_to_allow("seconds=600", "--max-seconds 600"))
+    assert text.endswith("allow more: `calltape --max-seconds 600 ...`")
     assert "Limits(seconds=600)" in str(advice_to_allow("seconds=600", "--max-seconds 600"))
 
 
@@ -149,7 +149,7 @@ def test_python_keeps_its_words(tape: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.tape"
     out.touch()
     with calltape_analyzer.open_tape(tape) as opened:
-        told = str(calltape_analyzer.diagnose(opened))
+        text = str(calltape_analyzer.diagnose(opened))
         with pytest.raises(calltape_analyzer.TapeError, match="overwrite=True"):
             calltape_analyzer.merge_tapes(opened, out)
-    assert "set_batch_dimension_for=True" in told
+    assert "set_batch_dimension_for=True" in text

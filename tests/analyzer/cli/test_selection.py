@@ -192,7 +192,9 @@ def test_json_is_that_of_the_models(tape: Path) -> None:
     with open_tape(tape) as opened:
         variants = opened.variants()
         answers = {
-            ("variants", tape): [json.loads(one.findings.model_dump_json()) for one in variants],
+            ("variants", tape): [
+                json.loads(variant.findings.model_dump_json()) for variant in variants
+            ],
             ("explain", tape, "x"): json.loads(opened.explain("x").model_dump_json()),
         }
     for words, expected in answers.items():

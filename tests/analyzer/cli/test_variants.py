@@ -86,10 +86,10 @@ def test_variants_show_what_a_program_wants_that_is_no_default(tmp_path: Path) -
 
 
 def test_variants_prints_its_findings_as_json(llm: Path) -> None:
-    found = json.loads(run("variants", llm, "--json").out)
+    document = json.loads(run("variants", llm, "--json").out)
     with open_tape(llm) as tape:
-        assert found == [variant.findings.model_dump(mode="json") for variant in tape.variants()]
-    assert [variant["name"] for variant in found] == ["prefill", "decode"]
+        assert document == [variant.findings.model_dump(mode="json") for variant in tape.variants()]
+    assert [variant["name"] for variant in document] == ["prefill", "decode"]
 
 
 def test_variants_json_of_values_that_json_does_not_have(tmp_path: Path) -> None:
@@ -128,12 +128,12 @@ def test_explain_without_an_argument_lists_symbols(llm: Path) -> None:
         lines
     )
     assert run("explain", llm, "--variant", "prefill").out == out.partition("\n\n")[0] + "\n"
-    found = json.loads(run("explain", llm, "--json").out)
-    assert list(found) == ["prefill", "decode"]
+    document = json.loads(run("explain", llm, "--json").out)
+    assert list(document) == ["prefill", "decode"]
     with open_tape(llm) as tape:
-        for one in tape.variants():
-            assert [symbol["name"] for symbol in found[one.name]] == [
-                symbol.name for symbol in one.findings.symbols
+        for variant in tape.variants():
+            assert [symbol["name"] for symbol in document[variant.name]] == [
+                symbol.name for symbol in variant.findings.symbols
             ]
 
 

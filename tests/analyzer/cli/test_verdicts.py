@@ -44,7 +44,7 @@ def test_replay_exits_with_3_beside_an_unreadable_file(
 
 def test_a_damaged_call_is_no_failure_of_the_model(folder: Path) -> None:
     path = folder / "a.tape"
-    blob = [one for one in member_list(path) if one.name.endswith(".safetensors")][-1]
+    blob = [member for member in member_list(path) if member.name.endswith(".safetensors")][-1]
     flip(path, blob.start + blob.size - 1)
     assert run("replay", folder, "--model", f"{__name__}:right").code == 3
     assert run("replay", folder, "--model", f"{__name__}:wrong").code == 1

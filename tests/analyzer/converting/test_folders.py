@@ -162,14 +162,14 @@ def test_an_option_without_use_is_rejected(
     tmp_path: Path, out: str, words: tuple[str, ...]
 ) -> None:
     source = FIXTURES / "v1/structures.tape" if out == "folder" else tmp_path
-    found = run("convert", source, *words, "-o", tmp_path / out)
-    assert found.code == 2
+    result = run("convert", source, *words, "-o", tmp_path / out)
+    assert result.code == 2
     what = "folder" if out == "folder" else "tape"
-    assert f"{words[0]} has no effect on a new {what}" in found.err
+    assert f"{words[0]} has no effect on a new {what}" in result.err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_tape_is_made_of_one_folder(tmp_path: Path) -> None:
-    found = run("convert", tmp_path, tmp_path, "-o", tmp_path / "a.tape")
-    assert found.code == 2
-    assert "a tape is made of one folder" in found.err
+    result = run("convert", tmp_path, tmp_path, "-o", tmp_path / "a.tape")
+    assert result.code == 2
+    assert "a tape is made of one folder" in result.err

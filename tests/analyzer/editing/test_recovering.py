@@ -139,7 +139,7 @@ def test_calls_of_a_later_version_are_not_damaged(name: str, calls: int, tmp_pat
     mended(FIXTURES / "future" / f"{name}.tape", tmp_path / "m.tape")
     with open_tape(tmp_path / "m.tape") as tape:
         assert tape.coverage.dropped == {"needs a later version": calls}
-        (lost,) = (one for one in diagnose(tape).symptoms if one.kind == "lost")
+        (lost,) = (symptom for symptom in diagnose(tape).symptoms if symptom.kind == "lost")
         assert "upgrade calltape-analyzer" in lost.advice
 
 
@@ -213,7 +213,9 @@ def test_calls_that_refer_to_a_damaged_one(wrong: str, tmp_path: Path) -> None:
     whole = refer(write_tape(tmp_path / "whole.tape", calls))
     broken = tmp_path / "broken.tape"
     shutil.copy(whole, broken)
-    blob = next(one for one in member_list(whole) if one.name == "blobs/00000000.safetensors")
+    blob = next(
+        member for member in member_list(whole) if member.name == "blobs/00000000.safetensors"
+    )
     flip(broken, blob.offset + 10 if wrong == "header" else blob.start + blob.size - 3)
     records, lost = mended(broken, tmp_path / "b.tape")
     assert records == []

@@ -96,8 +96,8 @@ def test_a_model_that_reads_no_strides_has_one_program_for_all_layouts(
     programs = export(tape, model, to=to)
     assert programs.verify().ok
     assert len(programs) == 1
-    for made in LAYOUTS.values():
-        assert_as_model(programs, model, made(7, 9))
+    for layout in LAYOUTS.values():
+        assert_as_model(programs, model, layout(7, 9))
 
 
 @pytest.mark.integration
@@ -130,8 +130,8 @@ def test_outputs_that_are_views_of_arguments_are_noted(tmp_path: Path) -> None:
     assert any(note in one for one in map(str, report.notes))
     note = "the model's outputs.0 shares memory with x; the program may return a copy"
     assert any(note in one for one in map(str, report.notes))
-    for made in LAYOUTS.values():
-        x = made(7, 9)
+    for layout in LAYOUTS.values():
+        x = layout(7, 9)
         assert all(map(torch.equal, programs(x), model(x)))
     x = LAYOUTS["transposed"](7, 9)
     assert programs(x)[0].untyped_storage()._cdata != x.untyped_storage()._cdata
@@ -261,7 +261,7 @@ def test_layouts_that_could_not_be_tried_are_told(tmp_path: Path) -> None:
     model = Dying()
     tape = taped(tmp_path, model, [call(torch.randn(3, 4)), call(torch.randn(5, 4))])
     programs = export(tape, model)
-    (found,) = [one for one in programs.notes if isinstance(one, NotAsked)]
+    (found,) = [note for note in programs.notes if isinstance(note, NotAsked)]
     assert (found.variant, found.question) == ("main", Question.STRIDES)
     assert "SIGSEGV" in str(found.why)
 

@@ -93,9 +93,9 @@ def test_a_program_for_the_recorded_answer_has_a_note(name: str, tmp_path: Path)
 def test_recorded_calls_of_which_programs_would_be_wrong(name: str, tmp_path: Path) -> None:
     model, made = ASKING[name]
     tape = as_they_are(tmp_path, model, [made(), made()])
-    with pytest.raises(ExportError, match=r"does not return what was recorded.*asks for") as found:
+    with pytest.raises(ExportError, match=r"does not return what was recorded.*asks for") as caught:
         export(tape, model)
-    assert name in str(found.value)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["is_conj()", "Parameter"])

@@ -33,7 +33,7 @@ def refusal(tape: Tape, model: torch.nn.Module, **options: Any) -> ExportError:
     with pytest.raises(ExportError) as caught, mock.patch.object(torch.export, "export") as traces:
         export_with(tape, model, **options)
     assert not traces.called
-    assert {one.strategy for one in caught.value.attempts} == {Strategy.NOT_TRACED}
+    assert {attempt.strategy for attempt in caught.value.attempts} == {Strategy.NOT_TRACED}
     return caught.value
 
 

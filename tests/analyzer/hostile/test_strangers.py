@@ -101,12 +101,12 @@ def no_import(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_import")
 @pytest.mark.parametrize("dtype", ["_inductor", "_dynamo", "onnx", "strided", "\x1b[2J"])
 def test_a_dtype_is_looked_up_in_a_table(tmp_path: Path, dtype: str) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
-    made.set_leaf(dtype=dtype, key=None, missing="policy")
+    call = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    call.set_leaf(dtype=dtype, key=None, missing="policy")
     more = write_tape(
         tmp_path / "b.tape", [((torch.ones(2), torch.ones(3)), {})], tape_id=bytes(16)
     )
-    with open_tape([made.write(), more]) as tape:
+    with open_tape([call.write(), more]) as tape:
         for question in (tape.infer_arguments, *(v.infer_arguments for v in tape.variants())):
             error = refusal(question)
             assert error is None or str(error).isprintable()
@@ -160,8 +160,8 @@ def test_made_up_values_are_bounded(tmp_path: Path) -> None:
         path = write_tape(tmp_path / "a.tape", [((value,), {})])
         with open_tape(path) as tape:
             # Costs nothing: expanded, or without a value.
-            (made,) = tape[0].inputs.args
-            assert made.shape == (2**30,)
+            (argument,) = tape[0].inputs.args
+            assert argument.shape == (2**30,)
             with pytest.raises(TapeError, match="allow more") as caught:
                 tape.infer_arguments()
             assert caught.value.kind == "limit"
@@ -171,10 +171,10 @@ def test_an_expanded_quantized_tensor_costs_what_is_stored(tmp_path: Path) -> No
     value = torch._make_per_tensor_quantized_tensor(torch.ones(1, dtype=torch.int8), 0.5, 1)
     path = write_tape(tmp_path / "a.tape", [((value.expand(2**40),), {})])
     with open_tape(path) as tape:
-        (made,) = tape[0].inputs.args
-        assert (made.shape, made.stride(), made.q_scale()) == ((2**40,), (0,), 0.5)
-        assert made.untyped_storage().nbytes() == 1
-        assert made[:2].int_repr().tolist() == [1, 1]
+        (argument,) = tape[0].inputs.args
+        assert (argument.shape, argument.stride(), argument.q_scale()) == ((2**40,), (0,), 0.5)
+        assert argument.untyped_storage().nbytes() == 1
+        assert argument[:2].int_repr().tolist() == [1, 1]
 
 
 def test_what_a_call_lacks_is_bounded(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_more_may_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     "dtype", ["bits8", "bits16", "uint3", "int7", "float4_e2m1fn_x2", "qint8", "float8_e8m0fnu"]
 )
 def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
-    made.set_leaf(dtype=dtype, key=None, missing="policy")
-    with open_tape(made.write()) as tape:
+    call = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    call.set_leaf(dtype=dtype, key=None, missing="policy")
+    with open_tape(call.write()) as tape:
         (variant,) = tape.variants()
         error = refusal(variant.infer_arguments)
         if error is not None:
@@ -293,9 +293,9 @@ def test_ranges_that_lie_are_told(tmp_path: Path) -> None:
 
 
 def test_bools_are_0_or_1(tmp_path: Path) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.tensor([True, False]),))
-    made.blob = made.blob[:-2] + b"\1\2"
-    with open_tape(made.write()) as tape:
+    call = Forged(tmp_path / "a.tape", (torch.tensor([True, False]),))
+    call.blob = call.blob[:-2] + b"\1\2"
+    with open_tape(call.write()) as tape:
         with pytest.raises(TapeError, match="neither 0 nor 1"):
             _ = tape[0].inputs
         assert [error.kind for error in tape.verify()] == ["invalid"]

@@ -91,8 +91,8 @@ def test_a_table_that_contradicts_the_calls_is_not_used(
         (reason,) = reasons(tape)
         assert reason.startswith(FORGED)
         assert tape.variants()[0].infer_dynamic_shapes() == true
-        found = optimization_profile(tape.variants()[0]).inputs
-        assert {n: (p.min, p.max) for n, p in found.items()} == {
+        inputs = optimization_profile(tape.variants()[0]).inputs
+        assert {n: (p.min, p.max) for n, p in inputs.items()} == {
             n: (p.min, p.max) for n, p in profile.items()
         }
     with open_tape(path) as tape:

@@ -80,7 +80,7 @@ def test_a_session_of_the_file_takes_them(folder: Path) -> None:
 
 
 def _outputs(session: Any) -> list[str]:
-    return [one.name for one in session.get_outputs() if one.name != "calltape_checks"]
+    return [output.name for output in session.get_outputs() if output.name != "calltape_checks"]
 
 
 def test_other_arguments_have_none(folder: Path) -> None:

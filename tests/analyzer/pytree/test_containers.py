@@ -203,10 +203,10 @@ def test_torch_exports_what_was_inferred(tmp_path: Path, name: str) -> None:
 def test_a_class_that_is_not_passed_is_asked_for(tmp_path: Path) -> None:
     make, _ = CONTAINERS["mapping"]
     tape = recorded(tmp_path, make, [])
-    (found,) = tape.calls[0].inputs.args
-    assert isinstance(found, Placeholder)
-    assert found.is_of_unknown_class
-    assert found["_data"]["x"].shape == (2, 3, 4)
+    (argument,) = tape.calls[0].inputs.args
+    assert isinstance(argument, Placeholder)
+    assert argument.is_of_unknown_class
+    assert argument["_data"]["x"].shape == (2, 3, 4)
 
 
 def test_containers_within_containers_are_rebuilt(tmp_path: Path) -> None:
@@ -243,6 +243,6 @@ def test_what_a_wrapper_holds_may_be_no_plain_container(tmp_path: Path) -> None:
     model = Any_()
     with record(model, tmp_path / "a.tape"):
         model(Odd())
-    (found,) = open_tape(tmp_path / "a.tape").calls[0].inputs.args
-    assert isinstance(found, Placeholder)
-    assert "holds no plain dict" in found.reason
+    (argument,) = open_tape(tmp_path / "a.tape").calls[0].inputs.args
+    assert isinstance(argument, Placeholder)
+    assert "holds no plain dict" in argument.reason

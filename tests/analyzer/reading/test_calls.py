@@ -176,9 +176,9 @@ def test_calls_of_a_tape_with_a_summary_are_read(tmp_path: Path) -> None:
 
 def test_two_recordings_of_one_model_have_one_signature(tmp_path: Path) -> None:
     paths = [recorded(tmp_path / name, 3) for name in ("a.tape", "b.tape")]
-    with open_tape(paths[0]) as one, open_tape(paths[1]) as other, open_tape(paths) as both:
-        assert one.signature == other.signature
-        assert "signature" not in str(diff(one, other))
+    with open_tape(paths[0]) as tape, open_tape(paths[1]) as other, open_tape(paths) as both:
+        assert tape.signature == other.signature
+        assert "signature" not in str(diff(tape, other))
         assert merge_tapes(both, tmp_path / "c.tape").calls == 6
 
 

@@ -165,7 +165,7 @@ def test_recordings_are_listed(runs: Path) -> None:
     assert found.targets == (
         "torch.nn.modules.activation:ReLU.forward", "torch.nn.modules.linear:Linear.forward",
     )  # fmt: skip
-    (last,) = [one for one in found.recordings if not one.sealed]
+    (last,) = [recording for recording in found.recordings if not recording.sealed]
     assert last.unsealed == (str(runs / "b" / "x.tape"),)
     assert last.host == str(runs / "b")
     assert last.last_ns is not None

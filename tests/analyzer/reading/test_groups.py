@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def groups(path: Path) -> list[Member]:
-    return [one for one in member_list(path) if is_group(one.name)]
+    return [member for member in member_list(path) if is_group(member.name)]
 
 
 def cut(path: Path, end: int) -> Path:

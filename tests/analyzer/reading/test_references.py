@@ -134,7 +134,9 @@ def test_redact(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_damage_of_a_tensor_costs_each_call_that_has_it(pair: tuple[Path, Path]) -> None:
-    blob = next(one for one in member_list(pair[0]) if one.name == "blobs/00000000.safetensors")
+    blob = next(
+        member for member in member_list(pair[0]) if member.name == "blobs/00000000.safetensors"
+    )
     flip(pair[0], blob.start + blob.size - 1)
     with open_tape(pair[0]) as tape:
         told = [str(error) for error in tape.verify()]

@@ -471,8 +471,10 @@ def test_variants_say_the_same_by_the_records_and_by_the_end(tape: Path) -> None
     told = []
     for scan in (False, True):
         with open_tape(tape, scan=scan) as opened:
-            tensors = [one for found in opened.variants() for one in found.findings.tensors]
-            told.append(sorted((one.name, one.range) for one in tensors))
+            tensors = [
+                tensor for variant in opened.variants() for tensor in variant.findings.tensors
+            ]
+            told.append(sorted((tensor.name, tensor.range) for tensor in tensors))
     assert told[0] == told[1]
     assert ("mask", (0, 2003)) in told[0]
 

@@ -24,8 +24,8 @@ class Model(torch.nn.Module):
 def recorded(path: Path, *calls: dict[str, Any]) -> Path:
     model = Model()
     with record(model, path):
-        for one in calls:
-            model(**one)
+        for call in calls:
+            model(**call)
     return path
 
 
@@ -103,9 +103,13 @@ def test_symbols_and_variants_that_are_named_after_keys(key: str | int, tmp_path
     source, result = recorded(tmp_path / "a.tape", *calls), tmp_path / "b.tape"
     with open_tape(source) as tape:
         redact(tape, result)
-        before = {one.findings.first_call: numbered_shapes(one) for one in tape.variants()}
+        before = {
+            variant.findings.first_call: numbered_shapes(variant) for variant in tape.variants()
+        }
     with open_tape(result) as tape:
-        after = {one.findings.first_call: numbered_shapes(one) for one in tape.variants()}
+        after = {
+            variant.findings.first_call: numbered_shapes(variant) for variant in tape.variants()
+        }
     assert after == before
 
 
@@ -115,9 +119,9 @@ def numbered_shapes(variant: Variant) -> list[list[Any]]:
     return [
         [
             axis if isinstance(axis, int) else f"<{numbers.setdefault(str(axis), len(numbers))}>"
-            for axis in one.shape
+            for axis in tensor.shape
         ]
-        for one in variant.findings.tensors
+        for tensor in variant.findings.tensors
     ]
 
 
@@ -162,8 +166,8 @@ class Traffic(torch.nn.Module):
 def of_traffic(path: Path, calls: list[dict[str, Any]]) -> Path:
     model = Traffic()
     with record(model, path):
-        for one in calls:
-            model(**one)
+        for call in calls:
+            model(**call)
     return path
 
 

@@ -31,8 +31,8 @@ class Model(torch.nn.Module):
 def recorded(path: Path, calls: Calls, **options: Any) -> Path:
     model = Model()
     with record(model, path, **options):
-        for one in calls:
-            model(**{"x": torch.ones(2, 3), **one})
+        for call in calls:
+            model(**{"x": torch.ones(2, 3), **call})
     return path
 
 
@@ -76,12 +76,14 @@ def test_they_are_listed(tmp_path: Path) -> None:
     ]  # fmt: skip
     source = recorded(tmp_path / "a.tape", calls)
     with open_tape(source) as tape:
-        found = private_data(tape)
-    numbers = [one.place for one in found.findings if one.kind == "number"]
+        private = private_data(tape)
+    numbers = [finding.place for finding in private.findings if finding.kind == "number"]
     assert numbers == ["customer", "at.0", "z", "outputs.again"]
-    assert "a number that may be data at customer (1 call)" in str(found)
-    assert "987" not in str(found)
-    assert [one.place for one in found.findings if one.kind == "long_list"] == ["many"]
+    assert "a number that may be data at customer (1 call)" in str(private)
+    assert "987" not in str(private)
+    assert [finding.place for finding in private.findings if finding.kind == "long_list"] == [
+        "many"
+    ]
 
 
 def test_a_constant_and_a_varying_number_are_omitted(tmp_path: Path) -> None:

@@ -126,5 +126,5 @@ def test_sizes_of_the_parts_are_explained(tmp_path: Path) -> None:
     assert "dimension 0 is dynamic: 4 values" in str(tape.explain("x.values", 0))
     assert "dimension 0 is dynamic: 3 values" in str(tape.explain("x.offsets", 0))
     args, kwargs = tape.variants()[0].infer_dynamic_shapes(), tape.variants()[1]
-    assert [sorted(one) for one in args[0]] == [[0], [0]]
+    assert [sorted(argument) for argument in args[0]] == [[0], [0]]
     assert kwargs.name == "other present"

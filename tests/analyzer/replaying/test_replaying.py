@@ -151,8 +151,8 @@ def test_target_with_other_weights_is_found_out(
 
 def fails_but_for_4(model: torch.nn.Module) -> Callable[..., Any]:
     def fails(x, mask):
-        found = model(x, mask=mask)
-        return {**found, "y": found["y"] + (x.shape[0] != 4)}
+        outputs = model(x, mask=mask)
+        return {**outputs, "y": outputs["y"] + (x.shape[0] != 4)}
 
     return fails
 

@@ -69,9 +69,9 @@ def test_calls_that_raise_now_are_counts(tmp_path: Path) -> None:
         open_tape(before) as tape,
         open_tape(now) as later,
     ):
-        found = diff(one, other)
-        assert "3 calls raised, and none did before" in str(found)
-        assert "first call" not in str(found), "a survey does not know which of them raised"
+        difference = diff(one, other)
+        assert "3 calls raised, and none did before" in str(difference)
+        assert "first call" not in str(difference), "a survey does not know which of them raised"
         assert "3 calls raised, and none did before (3 calls, first call 3)" in str(
             diff(tape, later)
         )

@@ -34,20 +34,20 @@ def tape_of_three(path: Path, **options: Any) -> Path:
 def test_a_survey_of_urls_is_that_of_the_files(tmp_path: Path, memory: Any) -> None:
     path = tape_of_three(tmp_path / "a.tape")
     memory.pipe_file("/survey/a.tape", path.read_bytes())
-    found = survey("memory://survey/", executor=Loop())
-    assert found.target().to_bytes() == of(path).to_bytes()
+    surveyed = survey("memory://survey/", executor=Loop())
+    assert surveyed.target().to_bytes() == of(path).to_bytes()
 
 
 def test_a_token_stands_nowhere(tmp_path: Path, memory: Any) -> None:
     tape_of_three(tmp_path / "a.tape")
     memory.pipe_file("/survey/b.tape?token=SECRET123", b"no tape")
     url = "memory://survey/b.tape?token=SECRET123"
-    found = survey([tmp_path / "a.tape", url], executor=Loop())
-    assert len(found.unreadable) == 1
-    assert b"SECRET123" not in found.target().to_bytes()
-    assert "SECRET123" not in repr(found)
-    assert "SECRET123" not in str(found.unreadable[0])
-    assert "survey/b.tape" in str(found.unreadable[0])
+    surveyed = survey([tmp_path / "a.tape", url], executor=Loop())
+    assert len(surveyed.unreadable) == 1
+    assert b"SECRET123" not in surveyed.target().to_bytes()
+    assert "SECRET123" not in repr(surveyed)
+    assert "SECRET123" not in str(surveyed.unreadable[0])
+    assert "survey/b.tape" in str(surveyed.unreadable[0])
 
 
 def test_a_target_is_chosen_among_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:

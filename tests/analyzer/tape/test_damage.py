@@ -112,8 +112,8 @@ def test_calls_cut_out_are_told_by_the_index(tape_file: Path) -> None:
         assert (end.member, end.path) == ("end.msgpack", str(tape_file))
     change_end(tape_file, lambda end: {})
     with open_tape(tape_file, scan=True) as tape:
-        told = [error.reason for error in tape.damage]
-        assert [text[: len("call 1 is lost")] for text in told] == [
+        reasons = [error.reason for error in tape.damage]
+        assert [text[: len("call 1 is lost")] for text in reasons] == [
             f"call {number} is lost" for number in (1, 2, 3)
         ]
 

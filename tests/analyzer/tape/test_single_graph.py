@@ -88,7 +88,7 @@ def test_sizes_that_divide_calls_divide_no_answer(tmp_path: Path) -> None:
     assert len(tape.variants()) == 2
     assert tape.infer_dynamic_shapes() == ({0: D}, {0: D})
     args = tape.infer_arguments().args
-    assert [len(one) for one in args] == [2, 2]  # of a call: the model takes no 2 and 3
+    assert [len(argument) for argument in args] == [2, 2]  # of a call: the model takes no 2 and 3
     part = tape.only(variant=0)
     assert part.infer_arguments().args[1].shape[0] > 1
 

@@ -79,9 +79,9 @@ def test_a_part_is_laid_out_as_the_whole(tmp_path: Path) -> None:
 def test_no_command_prints_an_id(tmp_path: Path, verb: str) -> None:
     path = written(tmp_path / "a.tape", calls(40))
     words = [verb, str(path), *(["batch"] if verb == "explain" else [])]
-    found = run(*words)
-    assert found.code == 0
-    assert not [name for name in ids(40) if name in found.out]
+    result = run(*words)
+    assert result.code == 0
+    assert not [name for name in ids(40) if name in result.out]
 
 
 def test_an_export_is_refused_for_this_reason(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_replay_and_export_name_variants_in_words(tape: Tape) -> None:
 
 
 def test_a_diagnosis_names_variants_in_words(tape: Tape) -> None:
-    found = diagnose(tape.only(calls="0..2"))
+    diagnosed = diagnose(tape.only(calls="0..2"))
     assert any(
-        "for 3 variants: a present, no b; no a, b present;" in str(s) for s in found.symptoms
+        "for 3 variants: a present, no b; no a, b present;" in str(s) for s in diagnosed.symptoms
     )

@@ -79,9 +79,9 @@ def test_without_zstandard_nothing_is_begun(
     out = tmp_path / "b.tape.zst"
     with open_tape(source) as tape:
         for write in (filter_tape, redact, lambda tape, out: minimise(tape, out, "false")):
-            with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as found:
+            with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as caught:
                 write(tape, out)
-            assert found.value.kind == "usage"
+            assert caught.value.kind == "usage"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
 
 
@@ -90,9 +90,9 @@ def test_what_no_reader_would_take_is_refused(
 ) -> None:
     monkeypatch.setattr(compressed, "_LEAST_BYTES", 1)
     monkeypatch.setattr(compressed, "_TIMES_FILE", 1)
-    with pytest.raises(TapeError) as found:
+    with pytest.raises(TapeError) as caught:
         copy_tape(str(source), tmp_path / "b.tape.gz")
-    assert found.value.kind == "limit"
+    assert caught.value.kind == "limit"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
 
 

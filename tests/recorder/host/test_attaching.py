@@ -62,8 +62,8 @@ def test_functions_of_one_name_are_told_apart_by_their_modules(
         module = importlib.import_module(name)
         with record(module, tmp_path / "tapes" / f"{name}.tape", method="scale"):
             module.scale(torch.ones(2))
-    found = recordings(tmp_path / "tapes").targets
-    assert found == ("first_ops:scale", "second_ops:scale")
+    targets = recordings(tmp_path / "tapes").targets
+    assert targets == ("first_ops:scale", "second_ops:scale")
     with open_tape(tmp_path / "tapes", target="second") as tape:
         assert tape.target is not None
         assert (tape.target.module, tape.target.method) == ("second_ops", "scale")

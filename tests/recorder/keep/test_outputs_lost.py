@@ -30,7 +30,9 @@ def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
     with open_tape(tmp_path / "t.tape") as tape:
         assert {call.record.outputs_missing for call in tape} == {"queue_full"}
         assert all(torch.equal(call.inputs.args[0], torch.ones(4)) for call in tape)
-        (told,) = [one for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
+        (told,) = [
+            symptom for symptom in diagnose(tape).symptoms if symptom.kind == "outputs_missing"
+        ]
         assert "max_queue_bytes" in told.advice
         assert "outputs=True" not in told.advice
         with pytest.raises(InferenceError) as caught:
@@ -54,5 +56,9 @@ def test_outputs_that_were_not_wanted_are_no_loss(
         assert recorder.flush()
         assert recorder.stats().outputs_lost == {}
     with open_tape(tmp_path / "t.tape") as tape:
-        told = [one.advice for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
-    assert told == ([] if advice is None else [f"record with {advice}"])
+        advices = [
+            symptom.advice
+            for symptom in diagnose(tape).symptoms
+            if symptom.kind == "outputs_missing"
+        ]
+    assert advices == ([] if advice is None else [f"record with {advice}"])

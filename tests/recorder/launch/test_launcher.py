@@ -310,8 +310,8 @@ def test_an_instance_is_seen_from_its_birth_on(stage: Stage) -> None:
     stage.look_out("Net")
     module = stage.load()
     module.Net()
-    found = [read(stage.tapes / name).manifest.observed for name in stage.close()]
-    assert [observed is None for observed in found] == [True, False]
+    observeds = [read(stage.tapes / name).manifest.observed for name in stage.close()]
+    assert [observed is None for observed in observeds] == [True, False]
 
 
 def test_a_model_that_appears_in_a_fork_is_recorded_there(stage: Stage) -> None:
