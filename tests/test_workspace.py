@@ -127,7 +127,7 @@ def test_schema_loads_without_tensors() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no git here")
-def test_no_lock_file_in_git() -> None:
+def test_git_has_no_lock_file() -> None:
     command = ["git", "ls-files", "*uv.lock"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert not result.stdout

@@ -120,9 +120,7 @@ def test_what_is_too_large_is_not_there(tape_path: Path, code: Path, tmp_path: P
     assert not [path for path in tmp_path.iterdir() if "bug.zip" in path.name]
 
 
-def test_names_that_meet_and_files_that_are_none(
-    tape_path: Path, code: Path, tmp_path: Path
-) -> None:
+def test_files_of_equal_names_are_kept_apart(tape_path: Path, code: Path, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "model.py").write_text("")
     (tmp_path / "reproduce.py").write_text("")

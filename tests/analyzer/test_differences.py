@@ -95,7 +95,7 @@ def test_a_new_argument_appears_with_its_variant(tmp_path: Path) -> None:
         ({"x": ZEROS(2)}, {"x": ZEROS(9)}, "dimension", "x[0]", "now 9; always 2 before, in main"),
     ],
 )
-def test_one_call_that_differs(
+def test_what_differs_in_one_call_is_said_with_its_number(
     tmp_path: Path, before: Any, now: Any, kind: str, where: str, text: str
 ) -> None:
     difference = compared(tmp_path, [before], [before, now])
@@ -131,7 +131,7 @@ def test_sizes_in_a_new_structure_are_compared_with_all_before(tmp_path: Path) -
     assert texts["x[1]"].startswith("now 16; always 8 before")
 
 
-def test_dimensions_that_were_always_equal(tmp_path: Path) -> None:
+def test_dimensions_that_are_no_longer_equal_appear(tmp_path: Path) -> None:
     before = calls_of(*({"x": (n,), "y": (n,), "z": (n,)} for n in (2, 3, 5)))
     now = calls_of({"x": (2,), "y": (2,), "z": (2,)}, {"x": (5,), "y": (5,), "z": (3,)})
     difference = compared(tmp_path, before, now)
@@ -152,7 +152,7 @@ def test_a_sum_that_no_longer_holds_appears(tmp_path: Path) -> None:
     assert change.text.endswith("as always in main: 9 instead of 8")
 
 
-def test_a_counter_that_no_longer_counts(tmp_path: Path) -> None:
+def test_a_counter_that_no_longer_counts_appears(tmp_path: Path) -> None:
     class ToyLayer:
         def __init__(self, length: int, seen: int) -> None:
             self.keys = ZEROS(1, 2, length, 4)
@@ -166,7 +166,7 @@ def test_a_counter_that_no_longer_counts(tmp_path: Path) -> None:
     assert change.first_call == 1
 
 
-def test_what_varied_and_does_not_now(tmp_path: Path) -> None:
+def test_a_dimension_that_no_longer_varies_disappears(tmp_path: Path) -> None:
     before = calls_of((2,), (3,), (5,))
     difference = compared(tmp_path, before, calls_of((3,), (3,)))
     (change,) = difference.disappeared

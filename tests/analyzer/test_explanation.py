@@ -48,7 +48,7 @@ def test_a_dimension_is_explained_for_each_variant_of_a_language_model(llm: Path
     assert "always 1, in 6 of 6 calls" in str(explanation)
 
 
-def test_an_expression_and_what_its_symbols_are(llm: Path) -> None:
+def test_an_expression_is_explained_with_its_symbols(llm: Path) -> None:
     _, decode = explained(llm, "attention_mask", 1).parts
     total = decode.dimensions[0]
     past = only(explained(llm, "past_key_values.0", 1))
@@ -73,7 +73,7 @@ def test_layers_that_are_alike_are_explained_once(llm: Path) -> None:
     )
 
 
-def test_ways_to_name_a_dimension(llm: Path) -> None:
+def test_a_dimension_is_named_by_axis_or_brackets(llm: Path) -> None:
     expected = explained(llm, "past_key_values.1", 2)
     assert expected.axis == 2
     assert explained(llm, "past_key_values.1[2]") == expected
@@ -82,7 +82,7 @@ def test_ways_to_name_a_dimension(llm: Path) -> None:
     assert only(expected).why == "always 8, in 6 of 6 calls"
 
 
-def test_a_symbol_by_name(llm: Path) -> None:
+def test_a_symbol_is_explained_by_its_name(llm: Path) -> None:
     explanation = explained(llm, "batch_size")
     assert [part.variant for part in explanation.parts] == ["prefill", "decode"]
     assert {part.dimensions[0].symbol for part in explanation.parts} == {"batch_size"}
@@ -125,7 +125,7 @@ def test_a_symbol_has_no_axes(llm: Path) -> None:
         explained(llm, "batch_size", 0)
 
 
-def test_a_parameter_that_no_call_passes(llm: Path) -> None:
+def test_a_parameter_that_no_call_passes_is_explained(llm: Path) -> None:
     explanation = explained(llm, "scale")
     assert explanation.parts == ()
     assert "no call passes scale, or only its default" in str(explanation)

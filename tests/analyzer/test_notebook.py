@@ -57,7 +57,7 @@ def html(shown: Any) -> str:
     return found
 
 
-def test_a_tape_and_what_it_gives(tape: Tape) -> None:
+def test_a_tape_and_its_results_are_shown_in_a_notebook(tape: Tape) -> None:
     assert "120 of 120 that were seen" in html(tape)
     assert "float32" in html(next(c for c in tape.calls if c.number == 1))
     raised = next(call for call in tape.calls if call.error is not None)
@@ -213,7 +213,7 @@ def test_a_closed_tape_shows_its_repr(runs: Path) -> None:
     assert call._repr_html_() is None
 
 
-def test_it_is_bounded_and_raises_nothing() -> None:
+def test_what_a_notebook_shows_is_bounded_and_raises_nothing() -> None:
     class Broken(Shown):
         def _sketch(self) -> Sketch:
             raise RuntimeError

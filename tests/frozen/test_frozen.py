@@ -36,7 +36,7 @@ def test_the_frozen_reader_reads_all_fixtures(part: str) -> None:
     assert wrong == {}
 
 
-def test_it_reads_with_its_own_schema() -> None:
+def test_the_frozen_reader_reads_with_its_own_schema() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import calltape_schema as one; "
     code += "print(one.__file__)"
     done = subprocess.run(

@@ -66,7 +66,7 @@ def test_numbers_of_the_recording_page_are_those_of_the_code(
     assert found == told
 
 
-def test_what_a_call_costs_that_is_not_kept() -> None:
+def test_the_page_says_what_a_call_costs_that_is_not_kept() -> None:
     assert "costs as much as about three empty forward hooks" in PAGE
     (row,) = re.findall(
         r"not kept \| [^|]*\| an empty forward hook: [^|]*\| ([\d.]+) ×", page("costs.md")

@@ -133,7 +133,7 @@ def test_a_recorder_goes_on_when_it_is_attached_again(tmp_path: Path) -> None:
     assert read(path).numbers == [0, 1]
 
 
-def test_a_tape_never_attached(tmp_path: Path) -> None:
+def test_a_recorder_that_was_never_attached_seals_an_empty_tape(tmp_path: Path) -> None:
     with Recorder(tmp_path / "t.tape") as recorder:
         assert recorder.stats() == Stats(0, 0, segments=1, path=recorder.path)
         assert recorder.flush()

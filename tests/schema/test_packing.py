@@ -108,7 +108,7 @@ def test_random_documents_raise_only_tape_errors(data: bytes, padding: int) -> N
             unpack(candidate)
 
 
-def test_a_document_that_is_too_large() -> None:
+def test_a_document_that_is_too_large_is_rejected() -> None:
     with raises("limit"):
         unpack(bytes(MAX_DOCUMENT_BYTES + 1))
     with raises("limit"):

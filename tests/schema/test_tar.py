@@ -175,7 +175,7 @@ def test_garbage_longer_than_a_window_is_skipped() -> None:
      b"00000_00001\0", b"\0" * 12, b" 0000000001\0", b"\x81" + bytes(11)],
     ids=lambda field: field.hex(),
 )  # fmt: skip
-def test_sizes_that_are_none(field: bytes) -> None:
+def test_sizes_that_are_none_are_damage(field: bytes) -> None:
     header = bytearray(member_header("a", 1))
     header[124:136] = field
     found, damage = scan(with_checksum(bytes(header)) + bytes(BLOCK))

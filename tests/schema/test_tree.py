@@ -93,7 +93,7 @@ def test_any_tree_comes_back(root: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("document", [5, None, "x", b"", [], {}])
-def test_documents_that_are_no_structure(document: Any) -> None:
+def test_documents_that_are_no_structure_are_invalid(document: Any) -> None:
     with raises("invalid"):
         decode_structure(pack(document))
 
@@ -230,7 +230,7 @@ def test_many_keys_of_one_hash_make_an_opaque_node(name: str) -> None:
         ([1], b"\x91\x01", False), (b"\x91\x01", [b"\x91\x01"], False),
     ],
 )  # fmt: skip
-def test_keys_that_are_equal(one: Any, two: Any, *, is_same: bool) -> None:
+def test_equal_keys_are_invalid(one: Any, two: Any, *, is_same: bool) -> None:
     if is_same:
         with raises("invalid", "same name twice"):
             keyed([one, two])

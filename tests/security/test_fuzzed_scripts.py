@@ -30,7 +30,7 @@ PLANTED = {
 
 
 @pytest.mark.slow
-def test_it_finds_what_vulnerable_scripts_do(tmp_path: Path) -> None:
+def test_the_fuzzer_finds_what_vulnerable_scripts_do(tmp_path: Path) -> None:
     work = (tmp_path / "work").resolve()
     fuzzing = Fuzzing(tmp_path / "findings", names=1)
     fuzzing.prepare(work)

@@ -210,7 +210,7 @@ def test_the_package_of_the_model_brings_its_plain_classes(house: ModuleType) ->
 
 
 @pytest.mark.parametrize("name", [*(f"house.model:{one}" for one in FORBIDDEN), "beside:Beside"])
-def test_it_brings_no_others(name: str, house: ModuleType) -> None:
+def test_the_package_of_the_model_brings_no_other_classes(name: str, house: ModuleType) -> None:
     path = forged_failure(Path("a.tape"), [dataclass_node(name)])
     model = house.build_model()
     with open_tape(path) as tape:

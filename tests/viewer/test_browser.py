@@ -179,7 +179,7 @@ def test_elements_are_shown_by_page_and_ints_by_value(tab: ViewerTab, tmp_path: 
     tab.expect_clean()
 
 
-def test_a_tensor_that_an_earlier_call_has(tab: ViewerTab, tmp_path: Path) -> None:
+def test_a_tensor_of_an_earlier_call_is_shown_with_its_call(tab: ViewerTab, tmp_path: Path) -> None:
     first, second = new_call(3, [1, 2], [5, 6]), new_call(4, [9], [5, 6], at=[("x1", 3, "x1")])
     (tmp_path / "a.tape").write_bytes(tape([first], [second]))
     tab.size(1280)
@@ -380,7 +380,9 @@ def test_corruption_is_told(tab: ViewerTab, golden: Path, tmp_path: Path) -> Non
     tab.until(lambda: any("being written" in text for text in tab.text("[role=status]")))
 
 
-def test_a_compressed_tape(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
+def test_a_compressed_tape_is_opened_or_rejected_in_words(
+    tab: ViewerTab, golden: Path, tmp_path: Path
+) -> None:
     packed = tmp_path / "golden.tape.gz"
     packed.write_bytes(gzip.compress(golden.read_bytes()))
     cut = tmp_path / "cut.tape.gz"

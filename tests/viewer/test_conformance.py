@@ -203,7 +203,7 @@ console.log(JSON.stringify({ isKnown, opened, calls, rows, rest: Number(tape.tab
     [[[0, 1], [2, 3, 4]], [[0, 2], [9]], [[5, 3], [4, 8]], []],
     ids=["dense", "gaps", "any order", "no calls"],
 )
-def test_a_tape_opened_from_its_end(tmp_path: Path, numbers: list[list[int]]) -> None:
+def test_a_tape_is_opened_from_its_end(tmp_path: Path, numbers: list[list[int]]) -> None:
     """The index and the table tell the calls before any record was read."""
     groups = [[new_call(one, shape=(one % 2,)) for one in group] for group in numbers]
     found = answer(tmp_path, OPENED, tape(*groups, seen=20).hex())

@@ -136,7 +136,7 @@ def test_the_whole_tape_is_served(server: PageServer) -> None:
     ["bytes=9-3", "bytes=-5", "bytes=5-", "bytes=0-1,5-6", "lines=0-1",
      "bytes=999999999-9999999999", "bytes=" + "9" * 400 + "-", "bytes=٣-٤"],
 )  # fmt: skip
-def test_ranges_that_are_none(server: PageServer, asked_for: str) -> None:
+def test_wrong_ranges_are_rejected(server: PageServer, asked_for: str) -> None:
     header = asked_for.encode("utf-8").decode("latin-1")
     answer, body = asked(server, f"{server.root}tapes/0", Range=header)
     assert (answer.status, body) == (416, b"")

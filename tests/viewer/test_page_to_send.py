@@ -99,7 +99,7 @@ def test_several_tapes_have_names_of_their_own(tmp_path: Path) -> None:
     assert found == dict.fromkeys(["a/x.tape", "b/x.tape", "b/y.tape.gz"], TAPE.read_bytes())
 
 
-def test_it_has_the_variants_that_the_command_prints(tmp_path: Path) -> None:
+def test_a_page_to_send_has_the_variants_that_the_command_prints(tmp_path: Path) -> None:
     text = "</script><script>alert(1)</script>"
     calls = [((torch.zeros(2 + n, 3),), {text: n, "mode": text}) for n in range(3)]
     written(tmp_path / "page.html", write_tape(tmp_path / "a.tape", calls))
@@ -126,7 +126,7 @@ def test_a_page_to_send_has_a_tape_from_a_store_in_it(tmp_path: Path) -> None:
     assert tapes_in(tmp_path / "page.html") == {"a.tape": TAPE.read_bytes()}
 
 
-def test_tapes_that_are_too_large(tmp_path: Path) -> None:
+def test_tapes_that_are_too_large_make_no_page(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     path.write_bytes(TAPE.read_bytes())
     os.truncate(path, 2**27 + 1)  # a hole
@@ -137,7 +137,7 @@ def test_tapes_that_are_too_large(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_no_page(tmp_path: Path) -> None:
+def test_a_page_needs_the_suffix_of_html(tmp_path: Path) -> None:
     ran = run("view", TAPE, "-o", tmp_path / "page.txt")
     assert ran.code == 2
     assert "a page ends with .html" in ran.err

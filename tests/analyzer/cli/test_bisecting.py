@@ -100,7 +100,7 @@ def test_a_program_that_is_not_there_may_be_in_another_commit(
     assert run("replay", classifier_tape, folder / "no.onnx", "--bisect").code == 125
 
 
-def test_a_tape_that_is_not_there(folder: Path) -> None:
+def test_bisecting_stops_if_the_tape_cannot_be_read(folder: Path) -> None:
     (folder / "text.tape").write_text("no tape")
     for name in ("no.tape", "text.tape"):
         result = run("replay", folder / name, "--model", f"{MODULE}:classifier", "--bisect")

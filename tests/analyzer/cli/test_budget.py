@@ -59,7 +59,7 @@ def test_reading_ends_when_it_takes_more_time_than_the_budget(
     assert ask(*words, str(tape)) == (0, "")
 
 
-def test_a_library_that_makes_another_error_of_it(
+def test_the_limit_is_told_also_if_a_library_wraps_the_error(
     tape: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As pydantic does, which calls our serializers back."""

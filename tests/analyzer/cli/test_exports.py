@@ -30,7 +30,7 @@ def test_the_model_itself_reproduces_its_calls(classifier_tape: Path, name: str)
     assert "4 of 4 recorded calls reproduced" in out
 
 
-def test_replay_that_differs(classifier_tape: Path) -> None:
+def test_replay_exits_with_1_if_outputs_differ(classifier_tape: Path) -> None:
     arguments = ("replay", classifier_tape, "--model", f"{MODULE}:other")
     code, out, err = run(*arguments)
     assert (code, err) == (1, "")
@@ -113,7 +113,7 @@ def test_targets_that_do_not_exist(classifier_tape: Path, options: tuple[str, ..
         assert err == f"calltape: {name}: no such file. Check the path.\n"
 
 
-def test_help() -> None:
+def test_help_shows_examples_of_export_and_replay() -> None:
     for verb in ("export", "replay"):
         assert f"  {verb} " in run("--help").out
         text = run(verb, "--help").out

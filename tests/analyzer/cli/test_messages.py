@@ -100,7 +100,9 @@ def test_unexpected_errors_are_one_line(tape_file: Path, monkeypatch: pytest.Mon
         run("show", tape_file, 0)
 
 
-def test_interrupt(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_exits_with_130_and_prints_nothing(
+    tape_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 

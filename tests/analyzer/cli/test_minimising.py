@@ -67,7 +67,9 @@ def test_minimise_prints_a_command_that_shows_the_failure(
         ("false", "the check also fails with no calls: exit code 1. Run it by hand"),
     ],
 )
-def test_what_is_no_check(whole: Path, tmp_path: Path, command: str, words: str) -> None:
+def test_a_command_that_is_no_check_is_rejected_in_one_line(
+    whole: Path, tmp_path: Path, command: str, words: str
+) -> None:
     ran = run("minimise", whole, "-o", tmp_path / "small.tape", "--check", command)
     assert ran.code == 1
     assert words in ran.err

@@ -146,7 +146,9 @@ def test_a_tape_imports_nothing(tape: Path) -> None:
     ("name", "code", "bisecting"),
     [("own.states:Gone", 2, 125), ("own.states:torch", 2, 125), ("no form", 2, 128)],
 )
-def test_a_wrong_name_of_a_class(tape: Path, name: str, code: int, bisecting: int) -> None:
+def test_a_wrong_name_of_a_class_is_rejected(
+    tape: Path, name: str, code: int, bisecting: int
+) -> None:
     words = ("replay", tape, "--model", "own_blind:make", "--classes", name)
     assert run(*words).code == code
     assert run(*words, "--bisect").code == bisecting

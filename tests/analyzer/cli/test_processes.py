@@ -33,7 +33,7 @@ def test_torch_is_not_imported(tape_file: Path) -> None:
     assert len(without_torch(commands)) == len(commands)
 
 
-def test_a_pipe_that_closes(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [Recorded(args=("x" * 30,) * 40)] * 500)
     command = [*COMMAND, "ls", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:

@@ -58,7 +58,7 @@ def shown(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
+def test_info_describes_traffic_beyond_the_calls_that_were_kept(folder: Path) -> None:
     found = shown(folder)
     assert found["tape"] == [", ".join(map(str, sorted(folder.iterdir(), key=_segment)))]
     assert found["files"] == ["3 files of 1 recording, segments 0 to 2"]
@@ -145,7 +145,7 @@ def test_what_the_recorder_deleted_is_a_fact_and_no_warning(tmp_path: Path) -> N
     assert f"the files numbered {number} of recording" in lacking.out
 
 
-def test_info_of_a_sealed_file_whose_recorder_goes_on(tmp_path: Path) -> None:
+def test_info_says_at_least_while_the_recorder_goes_on(tmp_path: Path) -> None:
     model = torch.nn.Identity()
     with record(model, tmp_path / "a.tape", segment_seconds=3600) as recorder:
         model(torch.ones(2))

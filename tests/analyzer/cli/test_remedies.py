@@ -105,7 +105,7 @@ def tape(tmp_path: Path) -> Path:
     return write_tape(tmp_path / "a.tape", calls, target=Model())
 
 
-def test_a_file_that_is_there(tape: Path, tmp_path: Path) -> None:
+def test_the_command_advises_force_for_a_file_that_is_there(tape: Path, tmp_path: Path) -> None:
     for words in (("merge", tape), ("filter", tape), ("redact", tape), ("table", tape)):
         out = tmp_path / "b.csv" if words[0] == "table" else tmp_path / "b.tape"
         out.touch()
@@ -115,7 +115,7 @@ def test_a_file_that_is_there(tape: Path, tmp_path: Path) -> None:
         assert not PYTHON.search(err)
 
 
-def test_a_program_that_is_not_trusted(tape: Path, tmp_path: Path) -> None:
+def test_the_command_advises_trust_for_a_program(tape: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pt2").write_bytes(b"PK")
     err = run("replay", tape, tmp_path / "a.pt2").err
     assert "pass --trust" in err
@@ -131,7 +131,7 @@ def test_the_command_advises_its_own_option_for_tapes_of_several_models(
     assert not PYTHON.search(err)
 
 
-def test_what_info_advises(tape: Path) -> None:
+def test_info_advises_no_python(tape: Path) -> None:
     for words in (("info",), ("info", "--json")):
         out = run(words[0], tape, *words[1:]).out
         assert "record a batch of 2 or more" in out.lower()

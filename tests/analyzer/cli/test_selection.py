@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_verbs_that_take_a_part() -> None:
+def test_the_options_for_a_part_are_those_of_the_verbs_that_take_one() -> None:
     for verb in VERBS:
         text = " ".join(run(verb.name, "--help").out.split())
         has = {option: option in text for option in ("--calls CALLS", "--variant", "--ignore")}
@@ -66,7 +66,7 @@ def test_calls_selects_by_number(tape: Path) -> None:
     assert run("ls", tape, "--calls", "0-9").code == 2
 
 
-def test_variants_by_name_and_by_number(tape: Path) -> None:
+def test_a_variant_is_selected_by_name_or_number(tape: Path) -> None:
     with open_tape(tape) as opened:
         names = [variant.name for variant in opened.variants()]
     for which in (names[1], "1"):
@@ -188,7 +188,7 @@ def test_printed_python_names_arguments_and_shapes_by_variant(tmp_path: Path) ->
         assert render(part["kwargs"]) == render(only["kwargs"])
 
 
-def test_json_is_that_of_the_models(tape: Path) -> None:
+def test_json_output_is_that_of_the_python_results(tape: Path) -> None:
     with open_tape(tape) as opened:
         variants = opened.variants()
         answers = {

@@ -211,7 +211,7 @@ def test_what_cannot_be_read_is_exit_code_1(tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def test_help() -> None:
+def test_help_lists_each_verb_with_an_example() -> None:
     top = run("--help").out
     assert "The help of a command lists its own" in " ".join(top.split())
     for verb in VERBS:

@@ -57,7 +57,7 @@ NAN = ReportRow(
         ([FINE, SHAPES], False, 1),
     ],
 )
-def test_it_is_true_where_every_call_was_reproduced(
+def test_a_report_is_true_if_every_call_was_reproduced(
     rows: list[ReportRow], ok: bool, reproduced: int
 ) -> None:
     report = Report(rows=rows)

@@ -57,7 +57,7 @@ def test_the_tensors_are_readable_by_safetensors(tmp_path: Path) -> None:
         assert torch.equal(first["kwargs.input_ids"], tape[0].inputs.kwargs["input_ids"])
 
 
-def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     with open_tape(FIXTURES / "v1/structures.tape") as tape:
         write_safetensors_folder(tape, tmp_path / "folder")
     file = tmp_path / "folder/call_00000000.safetensors"
@@ -80,7 +80,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == expected, path
 
 
-def test_dots_in_the_name_of_a_file(tmp_path: Path) -> None:
+def test_a_number_is_read_from_a_file_name_with_dots(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     save_file({"x": torch.ones(2)}, folder / "model.0001.safetensors")

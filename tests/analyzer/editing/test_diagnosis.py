@@ -93,7 +93,7 @@ def test_damage_and_torn_ends(tmp_path: Path) -> None:
     assert found_.calls == 3
 
 
-def test_copies(tmp_path: Path) -> None:
+def test_copies_of_a_tape_are_duplicates(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
     with open_tape(source) as tape:
         filter_tape(tape, tmp_path / "b.tape", drop="x", first=2)
@@ -112,7 +112,7 @@ def test_copies(tmp_path: Path) -> None:
     assert "damage" not in found
 
 
-def test_what_is_missing(tmp_path: Path) -> None:
+def test_missing_outputs_and_values_are_reported(tmp_path: Path) -> None:
     given = [
         Recorded(args=(torch.zeros(2),), outputs_missing="too large"),
         Recorded(args=(torch.zeros(3),)),
@@ -158,7 +158,7 @@ def test_calls_that_raised(tmp_path: Path) -> None:
     assert "all_raised" in {symptom.kind for symptom in diagnosed.symptoms}
 
 
-def test_classes_that_are_unknown_here(tmp_path: Path) -> None:
+def test_unknown_classes_are_named_until_they_are_given(tmp_path: Path) -> None:
     given = [Recorded(args=(OddCache(), Pair(torch.zeros(n, 2), 1)), outputs=None) for n in (2, 3)]
     path = write_tape(tmp_path / "a.tape", given)
     diagnosed = diagnosis(path)
@@ -192,7 +192,7 @@ class Taker(torch.nn.Module):
         return x
 
 
-def test_what_could_not_be_stored(tmp_path: Path) -> None:
+def test_values_that_could_not_be_stored_are_warnings(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     model = Taker()
     with record(model, path):

@@ -156,7 +156,7 @@ def test_a_tape_is_redacted_if_all_its_parts_are(tmp_path: Path) -> None:
         assert tape.redacted == "all"
 
 
-def test_parts_of_one_recording_of_which_one_is_redacted(tmp_path: Path) -> None:
+def test_a_merge_of_redacted_and_raw_parts_is_redacted_in_part(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", [3, 4, 5])
     with open_tape(source) as tape:
         redact(tape.only(calls="0"), tmp_path / "hidden.tape")
@@ -179,7 +179,7 @@ def test_an_unsealed_part_makes_all_counts_lower_bounds(tmp_path: Path) -> None:
         assert tape.coverage.at_least
 
 
-def test_a_file_between_that_is_not_there(tmp_path: Path) -> None:
+def test_coverage_is_at_least_if_a_file_between_is_missing(tmp_path: Path) -> None:
     model = Model()
     with record(model, f"{tmp_path}/r/", segment_bytes=8192) as recorder:
         for size in range(1, 60):

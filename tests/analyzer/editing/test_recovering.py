@@ -62,7 +62,7 @@ def check_truncated(source: Path, folder: Path, size: int) -> None:
 
 
 @given(data=st.data())
-def test_a_tape_that_is_cut_anywhere(
+def test_a_tape_cut_anywhere_is_recovered(
     source: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     size = data.draw(st.integers(0, source.stat().st_size))
@@ -70,7 +70,7 @@ def test_a_tape_that_is_cut_anywhere(
 
 
 @pytest.mark.integration
-def test_a_tape_that_is_cut_at_every_byte_of_a_call(source: Path, tmp_path: Path) -> None:
+def test_a_tape_cut_at_every_byte_of_a_call_is_recovered(source: Path, tmp_path: Path) -> None:
     data = source.read_bytes()
     start = data.index(b"blobs/00000002")
     for size in range(start, data.index(b"blobs/00000003") + 600, 7):
@@ -206,7 +206,9 @@ def test_a_member_that_is_not_there_is_told_once(source: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("wrong", ["content", "header"])
-def test_calls_that_refer_to_a_damaged_one(wrong: str, tmp_path: Path) -> None:
+def test_calls_that_refer_to_a_damaged_one_are_recovered_from_a_copy(
+    wrong: str, tmp_path: Path
+) -> None:
     """Alone each of them is lost; beside a copy that is whole, none is."""
     x = torch.arange(900.0)
     calls = [((x, torch.tensor(n)), {}) for n in range(4)]

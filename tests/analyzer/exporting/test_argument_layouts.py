@@ -168,7 +168,7 @@ def test_a_cache_is_filled_in_the_hands_of_its_caller(recorded: str, tmp_path: P
 
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Asks(), Strides()], ids=lambda one: type(one).__name__)
-def test_a_program_per_layout_of_a_model_that_reads_them(model: Any, tmp_path: Path) -> None:
+def test_a_model_that_reads_layouts_has_a_program_for_each(model: Any, tmp_path: Path) -> None:
     kinds = ("contiguous", "transposed", "a step")
     calls = [call(LAYOUTS[kind](*size)) for kind in kinds for size in ((3, 5), (6, 4))]
     tape = taped(tmp_path, model, calls)
@@ -197,7 +197,7 @@ def test_a_layout_that_was_not_recorded_is_refused_if_the_model_reads_it(tmp_pat
             programs(LAYOUTS[kind](7, 9))
 
 
-def test_arguments_as_recorded_and_contiguous(tmp_path: Path) -> None:
+def test_arguments_are_inferred_as_recorded_or_contiguous(tmp_path: Path) -> None:
     given = [LAYOUTS[kind](3, 5) for kind in LAYOUTS]
     tape = taped(tmp_path, torch.nn.Identity(), [call(one) for one in given])
     (variant,) = tape.variants()
@@ -241,7 +241,7 @@ def test_two_layouts_that_are_compared_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_layout_that_is_read_from_some_size_on(tmp_path: Path) -> None:
+def test_a_layout_that_is_read_from_some_size_on_is_a_guard(tmp_path: Path) -> None:
     tape = taped(tmp_path, AsksLater(), [call(torch.randn(n, 4)) for n in (2, 3, 5, 7)])
     programs = export(tape, AsksLater())
     assert programs.verify().ok

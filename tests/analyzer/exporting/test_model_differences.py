@@ -58,7 +58,7 @@ def test_other_weights_are_an_error_that_says_what_differs(tmp_path: Path) -> No
     assert "size" not in str(at.value)
 
 
-def test_the_weights_that_were_recorded(tmp_path: Path) -> None:
+def test_the_recorded_weights_are_exported(tmp_path: Path) -> None:
     assert len(export(taped(tmp_path, linear(0), SIZES), linear(0))) == 1
 
 

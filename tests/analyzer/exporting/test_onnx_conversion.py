@@ -195,7 +195,7 @@ class Mutating(Model):
         return self.linear(x) + state, state
 
 
-def test_argument_that_is_written_to_and_returned(tmp_path: Path) -> None:
+def test_an_argument_that_is_written_to_and_returned_has_a_note(tmp_path: Path) -> None:
     calls = [call(t(n, 3), t(n, 3)) for n in (4, 6)]
     programs = made(tmp_path, Mutating(), calls, [call(t(5, 3), t(5, 3))], to="onnx")
     (program,) = programs.values()

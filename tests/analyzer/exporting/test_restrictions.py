@@ -123,7 +123,7 @@ def test_size_that_explains_what_is_wrong_is_excluded(
 
 
 @pytest.mark.integration
-def test_it_is_said_which_size_is_excluded(tmp_path: Path) -> None:
+def test_a_note_names_the_excluded_size(tmp_path: Path) -> None:
     model = Mean()
     programs = export(taped(tmp_path, model, rows(0, 4, 7)), model)
     first = next(iter(programs.values()))

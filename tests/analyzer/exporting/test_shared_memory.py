@@ -218,7 +218,7 @@ class Multiplies(Owning):
     ],
     ids=["compares", "fills"],
 )
-def test_a_recorded_call_with_a_tensor_of_the_model(model: Any, made: Any, tmp_path: Path) -> None:
+def test_a_recorded_tensor_of_the_model_is_an_error(model: Any, made: Any, tmp_path: Path) -> None:
     tape = as_they_are(tmp_path, model, made(model))
     with pytest.raises(ExportError, match=r"x of call \d is the model's own store, or a part of"):
         export(tape, model)

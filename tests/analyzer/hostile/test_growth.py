@@ -84,7 +84,7 @@ def items(n: int, dtype: torch.dtype = torch.float32, more: int = 0) -> list[dic
 
 
 @pytest.mark.parametrize("calls", [names, halves])
-def test_named_dimensions_of_many_arguments(
+def test_the_work_to_name_dimensions_grows_linearly(
     written: Callable[..., Tape], calls: Callable[[int], Any]
 ) -> None:
     def make(n: int) -> Callable[[], Any]:
@@ -94,7 +94,7 @@ def test_named_dimensions_of_many_arguments(
     grows_little(make, 60)
 
 
-def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
+def test_the_work_to_take_given_names_grows_linearly(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(names(n))
         return lambda: tape.infer_dynamic_shapes(dim_names={"a0": {0: "batch"}})
@@ -112,7 +112,7 @@ def test_the_work_for_shapes_grows_linearly_with_the_length_of_a_list(
     grows_little(make, 80)
 
 
-def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:
+def test_the_work_for_arguments_of_many_names_grows_linearly(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(names(n))
         tape.variants()
@@ -131,7 +131,9 @@ def test_the_work_for_arguments_grows_linearly_with_the_number_of_calls(
     grows_little(make, 30)
 
 
-def test_what_an_observer_shows_of_each_call(written: Callable[..., Tape]) -> None:
+def test_the_work_of_an_observer_grows_linearly_with_the_calls(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
 
@@ -174,7 +176,9 @@ def test_the_work_to_explain_grows_linearly_with_the_length_of_a_list(
     grows_little(make, 25)
 
 
-def test_explaining_what_varies_elsewhere(written: Callable[..., Tape]) -> None:
+def test_the_work_to_explain_what_varies_elsewhere_grows_linearly(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         one = [{"xs": [zeros(1, 2 + i) for i in range(n)], "y": zeros(1)} for _ in range(2)]
         other = [{"xs": [zeros(1, 3 + i) for i in range(n)]} for _ in range(2)]
@@ -187,7 +191,7 @@ def test_explaining_what_varies_elsewhere(written: Callable[..., Tape]) -> None:
     grows_little(make, 25)
 
 
-def test_places_that_are_alike() -> None:
+def test_the_work_to_merge_places_grows_linearly() -> None:
     grows_little(lambda n: lambda: list(merge_alike((f"a{i}", str(i)) for i in range(n))), 100)
 
 
@@ -202,7 +206,7 @@ def test_the_work_of_diff_grows_linearly_with_the_elements_beyond_their_range(
     grows_little(make, 25)
 
 
-def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
+def test_the_work_to_compare_new_structures_grows_linearly(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         before = written([{"x": zeros(2), f"a{i}": zeros(3)} for i in range(n)], "before")
         now = written([{"x": zeros(2), f"b{i}": zeros(3)} for i in range(n)], "now")
@@ -311,7 +315,7 @@ def test_the_work_for_values_grows_little_with_the_ways_to_one_path() -> None:
 @pytest.mark.parametrize(
     "unit", ["L['a']", "L", "L[1]", "L['", "L['a'", "[1]", "L['a'].size()", "é"]
 )
-def test_a_condition_of_a_long_name(unit: str) -> None:
+def test_a_guard_of_a_long_name_is_worded_at_once(unit: str) -> None:
     text = unit * (4_000_000 // len(unit))
     rejection = GuardFails(text, ("x",))
     assert rejection.dimension is None

@@ -214,7 +214,9 @@ def test_more_may_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     "dtype", ["bits8", "bits16", "uint3", "int7", "float4_e2m1fn_x2", "qint8", "float8_e8m0fnu"]
 )
-def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> None:
+def test_dtypes_that_torch_does_not_compute_with_are_inferred_or_named(
+    tmp_path: Path, dtype: str
+) -> None:
     call = Forged(tmp_path / "a.tape", (torch.ones(2),))
     call.set_leaf(dtype=dtype, key=None, missing="policy")
     with open_tape(call.write()) as tape:
@@ -301,7 +303,7 @@ def test_bools_are_0_or_1(tmp_path: Path) -> None:
         assert [error.kind for error in tape.verify()] == ["invalid"]
 
 
-def test_the_last_call_that_can_be(tmp_path: Path) -> None:
+def test_the_largest_call_number_is_read(tmp_path: Path) -> None:
     number = 2**63 - 1
     path = write_tape(tmp_path / "a.tape", [Recorded((torch.ones(2),), number=number)])
     assert ask("info", str(path))[0] == 0
@@ -353,7 +355,7 @@ def _onnx_model() -> Any:
     )
 
 
-def test_a_parameter_name_twice(tmp_path: Path) -> None:
+def test_two_parameters_of_one_name_are_rejected(tmp_path: Path) -> None:
     from calltape_schema.records import Parameter, Target
 
     parameter = Parameter(name="x", kind="KEYWORD_ONLY")

@@ -109,7 +109,7 @@ def test_children_of_a_node_without_any_are_not_looked_for(
     assert [children_of(node) for node in children_of(spec.root)] == [(), (), ()]
 
 
-def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch alone wants gigabytes of addresses, which ``ulimit -v`` may not allow."""
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -198,7 +198,7 @@ def test_warnings_are_printable(tmp_path: Path) -> None:
         assert all(text.isprintable() for text in warnings)
 
 
-def test_many_places_that_share_one_text(tmp_path: Path) -> None:
+def test_many_places_that_share_one_text_cost_little(tmp_path: Path) -> None:
     """To make its constant for each place would take more time than a test has."""
     node = {"kind": "list", "children": [{"kind": "str", "scalar": 0}] * 20_000}
     path = forged_arguments(tmp_path, node, scalars=("text" * 1_000_000,))

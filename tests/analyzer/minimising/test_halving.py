@@ -120,10 +120,10 @@ def test_the_smallest_number_is_found_in_few_questions(least: int, unit: int) ->
         ("1.5e-3 differs", "0 differs"),
     ],
 )
-def test_messages_that_are_the_same(one: str, other: str) -> None:
+def test_messages_are_the_same_but_for_numbers(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 
-def test_messages_that_are_not() -> None:
+def test_messages_of_other_dtypes_differ() -> None:
     assert normalised("float32 differs") != normalised("float16 differs")
     assert normalised("\ud800 is no text").isascii()

@@ -129,7 +129,9 @@ def test_the_first_call_stands_for_all(
 
 @pytest.mark.parametrize(("batch", "steps"), [(1, 20), (2, 4), (2, 2)])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_it_gives_what_the_peer_gives(layers: int, batch: int, steps: int) -> None:
+def test_an_attention_layer_has_the_answers_of_the_peer(
+    layers: int, batch: int, steps: int
+) -> None:
     """Also after one step, when the cache's size has not varied and is filled with zeros."""
     peer = torch.onnx.__dict__.get("InputObserver")
     if peer is None:
@@ -150,7 +152,9 @@ def test_it_gives_what_the_peer_gives(layers: int, batch: int, steps: int) -> No
 
 @pytest.mark.parametrize("registration", ["ours", "peers"])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_it_exports(batch: int, registration: str, registrations: Callable[[str], Any]) -> None:
+def test_an_attention_layer_is_exported_under_each_registration(
+    batch: int, registration: str, registrations: Callable[[str], Any]
+) -> None:
     model = decoder()
     module = attention(model)
     active = without_empty_layers() if registration == "peers" else registrations(registration)

@@ -33,7 +33,7 @@ def pairs(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(torch.randn(batch, width), torch.randn(1, width)) for batch, width in sizes]
 
 
-def test_it_keeps_three_calls_and_their_outputs() -> None:
+def test_an_observer_keeps_three_calls_and_their_outputs() -> None:
     model, observer = Add(), InputObserver()
     given = pairs((5, 6), (7, 7), (7, 8), (7, 9))
     with observer(model) as same:
@@ -90,7 +90,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert observer.num_obs() == 1
 
 
-def test_it_answers_while_recording() -> None:
+def test_an_observer_answers_while_recording() -> None:
     model, observer = Add(), InputObserver()
     assert observer.is_empty()
     with observer(model):

@@ -218,7 +218,7 @@ def test_live_and_recorded_calls_agree_without_a_registration(tmp_path: Path, na
     assert_live_is_recorded(tmp_path, CALLS[name], Optional())
 
 
-def test_a_list_whose_registration_is_taken_back(tmp_path: Path) -> None:
+def test_a_list_is_the_same_after_its_registration_is_taken_back(tmp_path: Path) -> None:
     """No other test has its class: once the recorder met it as a list, it stays one."""
 
     def call() -> Given:

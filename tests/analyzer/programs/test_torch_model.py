@@ -86,7 +86,9 @@ def test_a_torch_that_is_too_old_is_rejected(version: str, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "version", ["2.12.0", "2.12.0a0+git123", "2.15.1+cu132", "2.100", "3.0.0", "main"]
 )
-def test_new_enough(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_new_enough_is_accepted(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     require_torch()
 

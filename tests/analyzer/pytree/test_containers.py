@@ -154,7 +154,7 @@ def recorded(folder: Path, make: Any, classes: list[type]) -> Tape:
 
 
 @every_container
-def test_it_is_made_again_and_its_sizes_are_dynamic(
+def test_a_container_is_rebuilt_and_its_sizes_are_dynamic(
     tmp_path: Path, make: Any, classes: list[type]
 ) -> None:
     tape = recorded(tmp_path, make, classes)

@@ -123,7 +123,7 @@ def test_any_object_is_rendered_within_bounds() -> None:
 @pytest.mark.parametrize(
     "text", ["\x1b[31mred", "a\rb", "a\nb", "\u202egnp.exe", "\x9b1m", "\x7f", "\ud800", "\u2028"]
 )
-def test_nothing_that_a_terminal_obeys(tmp_path: Path, text: str) -> None:
+def test_nothing_is_rendered_that_a_terminal_obeys(tmp_path: Path, text: str) -> None:
     given = ((text, {text: 1}, text.encode("utf-8", "surrogatepass")), {text: 1})
     with open_tape(write_tape(tmp_path / "a.tape", [given])) as tape:
         for line in (render(tape[0].record.inputs), render(tape[0].inputs)):

@@ -196,7 +196,9 @@ def test_memory_follows_the_file_and_not_its_claims(tmp_path: Path) -> None:
         assert tape.calls[0].inputs.args[0].shape == (64, 2**16)
 
 
-def test_zstandard_that_is_not_installed(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_what_to_install_for_zstandard(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = plain.with_name("b.tape.zst")
     path.write_bytes(zstd(plain.read_bytes()))
 

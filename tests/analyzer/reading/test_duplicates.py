@@ -303,7 +303,7 @@ def test_processes_of_no_job_all_count(tmp_path: Path) -> None:
         assert len(tape) == 8
 
 
-def test_it_is_said(tmp_path: Path, of_rank: Any) -> None:
+def test_info_and_survey_say_that_ranks_made_the_same_calls(tmp_path: Path, of_rank: Any) -> None:
     for rank in (0, 1):
         of_rank(rank)
         recorded(tmp_path / f"{rank}.tape")

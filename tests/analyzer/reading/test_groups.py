@@ -80,7 +80,7 @@ def test_a_bad_group_costs_its_own_calls(path: Path) -> None:
         assert (error.member, error.offset) == named
 
 
-def test_a_group_of_zeros_only_and_one_that_is_too_large(path: Path, tmp_path: Path) -> None:
+def test_a_group_of_zeros_or_beyond_the_limit_is_damage(path: Path, tmp_path: Path) -> None:
     whole = path.read_bytes()[: groups(path)[-1].end]
     name = f"records/{COUNT:08d}.msgpack"
     for size, kind in ((BLOCK, "damaged"), (MAX_MEMBER_BYTES + BLOCK, "limit")):

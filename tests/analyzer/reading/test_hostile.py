@@ -113,7 +113,7 @@ def test_inference_skips_a_call_that_lies(tmp_path: Path, forged: Forged) -> Non
     "size", [b"\x80" + b"\xff" * 11, b"\xff" * 12, b"\x80" + (2**63 - 1).to_bytes(11, "big"),
              b"77777777777\0", b"-0000000001\0", b"0x000000010\0", b"            "],
 )  # fmt: skip
-def test_sizes_that_lie(tmp_path: Path, size: bytes) -> None:
+def test_a_member_with_a_wrong_size_costs_its_call(tmp_path: Path, size: bytes) -> None:
     path = write_tape(tmp_path / "a.tape", [((torch.ones(3),), {})] * 3)
     data = bytearray(path.read_bytes())
     listed = list(members(lambda at, n: bytes(data[at : at + n]), len(data), lambda error: None))

@@ -124,7 +124,7 @@ def test_a_part_beside_its_tape_is_no_other_call(pair: tuple[Path, Path], tmp_pa
         assert not any("other calls" in str(error) for error in tape.damage), tape.damage
 
 
-def test_redact(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_redact_keeps_calls_with_references(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with open_tape(pair[0]) as tape:
         report = redact(tape, tmp_path / "r.tape")
     assert report.calls == 4
@@ -158,7 +158,9 @@ def test_a_header_of_a_blob_is_not_believed_before_its_checksum(tmp_path: Path) 
     assert raised.value.kind == "damaged"
 
 
-def test_damage_of_a_call_that_others_refer_to(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_damage_of_a_call_costs_those_that_refer_to_it(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Its record is gone: the others cannot find their tensors."""
     group = next(one for one in member_list(pair[0]) if one.name == "records/00000002.msgpack")
     flip(pair[0], group.start + group.size - 20)

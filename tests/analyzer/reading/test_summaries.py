@@ -459,7 +459,7 @@ def ranges(path: Path, **how: Any) -> dict[str, list[tuple[int, int]]]:
         }
 
 
-def test_they_are_those_of_all_calls(tape: Path) -> None:
+def test_ranges_are_those_of_all_calls(tape: Path) -> None:
     """Of the calls 0, 2, 4, with a mask, and of 1, 3, 5."""
     assert ranges(tape) == {
         "['ids', 'mask']": [(0, 2399), (0, 2003)],

@@ -55,7 +55,7 @@ def test_equal_keys_stay_equal_and_names_stay(tmp_path: Path) -> None:
     assert not [one for one in (b"bob", b"4915112", b"\x4a\xff\x88") if one in data]
 
 
-def test_a_size_that_is_also_a_key(tmp_path: Path) -> None:
+def test_a_size_that_is_also_a_key_is_kept(tmp_path: Path) -> None:
     calls = [{"ids": torch.ones(5000), "table": {5000: torch.ones(rows)}} for rows in (3, 4, 5)]
     with open_tape(recorded(tmp_path / "a.tape", *calls)) as tape:
         redact(tape, tmp_path / "b.tape")
@@ -65,7 +65,7 @@ def test_a_size_that_is_also_a_key(tmp_path: Path) -> None:
     assert [[one.min, one.max] for one in after[0]] == [[one.min, one.max] for one in before[0]]
 
 
-def test_a_row_that_is_kept_at_another_path(tmp_path: Path) -> None:
+def test_a_row_is_omitted_where_only_another_path_is_kept(tmp_path: Path) -> None:
     """It is on the new tape, because somebody wants it there."""
     ids = torch.tensor([[700, 30_000, 412, 5]])
     source = recorded(
@@ -89,7 +89,9 @@ def test_names_of_arguments_that_are_no_identifiers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["my name", "1", 4041, "a.b c", "présent"])
-def test_symbols_and_variants_that_are_named_after_keys(key: str | int, tmp_path: Path) -> None:
+def test_symbols_and_variants_named_after_keys_keep_their_shapes(
+    key: str | int, tmp_path: Path
+) -> None:
     """A size that varies by itself is a symbol, and a key that not all calls have is a variant:
     both have names that are made of the key."""
     calls: list[dict[str, Any]] = [

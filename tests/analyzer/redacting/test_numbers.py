@@ -69,7 +69,7 @@ def test_settings_are_told_from_data() -> None:
     assert [one for one in data if is_setting(one)] == []
 
 
-def test_they_are_listed(tmp_path: Path) -> None:
+def test_private_numbers_are_listed_without_their_values(tmp_path: Path) -> None:
     calls = [
         {"customer": CUSTOMER, "n": 5, "scale": 0.5, "at": (52.520008, 1), "z": complex(1, 13.4051),
          "many": [4041] * 9}

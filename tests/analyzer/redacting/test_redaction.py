@@ -216,7 +216,7 @@ def test_a_tensor_of_a_later_version_costs_itself(
     assert others == ({None} if keep else {"policy"})
 
 
-def test_a_tape_of_which_a_record_breaks_the_format(tmp_path: Path) -> None:
+def test_a_broken_record_is_left_out_and_the_ranges_stay(tmp_path: Path) -> None:
     """Under checksums that hold. The analysis leaves the call out, and knows the ranges of others.
     They were lost here, and the proof refused the tape."""
     calls = [((torch.arange(n * 2000, n * 2000 + 900 + n),), {}) for n in (2, 3, 4)]

@@ -103,7 +103,7 @@ def test_other_sizes_have_offsets_that_fit(tmp_path: Path) -> None:
     assert 0 <= int(offsets[0]) <= int(offsets[-1]) <= len(found[".values"])
 
 
-def test_a_redacted_tape(tmp_path: Path) -> None:
+def test_a_redacted_tape_of_nested_tensors_replays(tmp_path: Path) -> None:
     tape, model = taped(tmp_path)
     redact(tape, tmp_path / "b.tape")
     with open_tape(tmp_path / "b.tape") as redacted:

@@ -52,7 +52,7 @@ def test_removed_inputs_are_in_no_answers(tape: Tape) -> None:
     assert set(tape.infer_dynamic_shapes()) <= {"x", "scale"}
 
 
-def test_export_and_what_it_saved(tape: Tape, tmp_path: Path) -> None:
+def test_exported_and_saved_programs_lack_the_removed_inputs(tape: Tape, tmp_path: Path) -> None:
     programs = export(tape, Optional().eval())
     assert all("extra" not in program.plan.forms for program in programs.values())
     programs.save(tmp_path / "saved")

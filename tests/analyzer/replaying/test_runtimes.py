@@ -151,5 +151,5 @@ class InferenceSession:
         (None, None),
     ],
 )
-def test_which_runtime_a_source_is_for(source: Any, runtime: Any) -> None:
+def test_the_runtime_follows_from_the_source(source: Any, runtime: Any) -> None:
     assert runtime_of(source) is runtime

@@ -151,7 +151,7 @@ def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:
         complete_inputs(tape.calls[0])
 
 
-def test_generators_and_dropped_outputs(tmp_path: Path, model: Talking) -> None:
+def test_without_outputs_only_success_can_be_expected(tmp_path: Path, model: Talking) -> None:
     with record(model, tmp_path / "b.tape", values="none", outputs=False):
         model(torch.tensor([[1, 2]]))
     with pytest.raises(TapeError, match="no outputs"):
@@ -229,7 +229,7 @@ def test_saved_programs_are_compared_where_there_are_values(tmp_path: Path) -> N
     )
 
 
-def test_saved_programs_with_an_argument_that_is_not_on_the_tape(tmp_path: Path) -> None:
+def test_outputs_of_synthetic_arguments_are_compared_by_shape(tmp_path: Path) -> None:
     """The tape has all outputs, but not what they were made of: other values come out."""
     model = Table().eval()
     tape = table_tape(tmp_path, "ids.tape", model, values={"*": "all", "ids": "none"})

@@ -161,7 +161,7 @@ def test_a_survey_by_dask_has_the_same_bytes(tmp_path: Path, cluster: Any) -> No
 
 
 @pytest.mark.integration
-def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
+def test_a_killed_worker_of_dask_does_not_change_the_survey(tmp_path: Path, cluster: Any) -> None:
     client, workers = cluster
     paths = [*mixed(tmp_path)]
     for n in range(60):

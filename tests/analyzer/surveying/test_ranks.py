@@ -40,7 +40,7 @@ def test_other_data_counts(tmp_path: Path, of_rank: Any) -> None:
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_was_killed(tmp_path: Path, of_rank: Any, killed: int) -> None:
+def test_the_rank_that_was_killed_is_left_out(tmp_path: Path, of_rank: Any, killed: int) -> None:
     for rank in range(2):
         of_rank(rank)
         is_killed = rank == killed

@@ -46,7 +46,7 @@ def written(folder: Path, name: str, *paths: Path) -> Path:
     return out
 
 
-def test_it_answers_as_its_tapes_do(tmp_path: Path) -> None:
+def test_a_survey_answers_as_its_tapes_do(tmp_path: Path) -> None:
     paths = made(tmp_path, "a"), made(tmp_path, "b", (5, 6, 9))
     found = written(tmp_path, "s", *paths)
     with open_tape(found) as tape, open_tape(paths) as tapes:
@@ -95,7 +95,7 @@ def test_calls_that_a_survey_has_already_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["ls"], ["show", "0"], ["replay", "-m", "x:y"], ["variants"]])
-def test_it_has_no_single_call(tmp_path: Path, words: list[str]) -> None:
+def test_a_survey_has_no_single_call(tmp_path: Path, words: list[str]) -> None:
     found = written(tmp_path, "s", made(tmp_path, "a"))
     verb, *rest = words
     ran = run(verb, found, *(rest or (["--scan"] if verb == "variants" else [])))

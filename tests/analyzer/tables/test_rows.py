@@ -207,7 +207,7 @@ def test_wide_ints_are_null(tmp_path: Path) -> None:
         assert [row["n"] for row in rows(tape)] == [1, None, None]
 
 
-def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
+def test_rows_of_a_tape_with_a_summary_come_from_its_records(tmp_path: Path) -> None:
     calls = [call(n, 3) for n in (2, 3, 4)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
     with open_tape(path) as tape:

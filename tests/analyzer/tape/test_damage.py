@@ -199,7 +199,7 @@ def test_a_tape_with_a_damaged_end_counts_as_unsealed(tape_file: Path) -> None:
         assert error.member == "end.msgpack"
 
 
-def test_junk_after_the_end(tape_file: Path) -> None:
+def test_junk_after_the_end_is_damage(tape_file: Path) -> None:
     size = tape_file.stat().st_size
     tape_file.write_bytes(tape_file.read_bytes() + b"junk" * 1000)
     with open_tape(tape_file) as tape:

@@ -27,7 +27,7 @@ class Takes(torch.nn.Module):
         return zeros(1)
 
 
-def test_which_arguments_a_call_may_lack() -> None:
+def test_a_call_may_lack_only_optional_arguments() -> None:
     signature = Signature.of(target_of(Takes()))
     found = [n for n in ("x", "extra", "more.0", "others", "mask") if signature.may_lack(n)]
     assert found == ["extra", "mask"]

@@ -116,7 +116,7 @@ def test_a_prepared_cache_counts_as_missing(tmp_path: Path) -> None:
     assert first.layers[0].cumulative_length == 0
 
 
-def test_a_cache_that_has_only_some_of_its_tensors_yet(tmp_path: Path) -> None:
+def test_tensors_that_a_cache_has_not_yet_are_inferred_as_zeros(tmp_path: Path) -> None:
     caches = [OwnCache(length, length, is_static=True) for length in (0, 5, 6)]
     calls = [{"input_ids": t(2, n), "past_key_values": c} for n, c in zip((5, 1, 2), caches)]  # noqa: B905
     tape = tape_of(tmp_path, step, *calls, classes=[OwnCache, Layer])
@@ -145,7 +145,7 @@ def test_what_no_program_serves_is_said(calls: list[Any], words: str, tmp_path: 
         assert variant.name in str(caught.value)
 
 
-def test_every_container_in_the_form_that_export_takes(tmp_path: Path) -> None:
+def test_every_container_has_the_form_that_export_takes(tmp_path: Path) -> None:
     class Module(torch.nn.Module):
         def forward(self, p: Point, d: Any, o: Options, c: int) -> torch.Tensor:
             return p.x + p.y + d["k"] + o.bias

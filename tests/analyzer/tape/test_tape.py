@@ -82,7 +82,7 @@ def test_a_tape_has_the_facts_of_its_manifest_and_end(tmp_path: Path) -> None:
         assert tape.manifest is tape.manifests[0]
 
 
-def test_outputs_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_outputs_have_a_reason(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "a.tape",
         [

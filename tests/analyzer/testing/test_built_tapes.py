@@ -79,7 +79,7 @@ def test_a_made_tape_has_what_it_is_given(tmp_path: Path) -> None:
         assert tape.calls[0].inputs.args[0].device.type == "meta"
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_a_tape_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     write_tape(tmp_path / "a.tape", [])
     with pytest.raises(TapeError, match="there already"):
         write_tape(tmp_path / "a.tape", [])

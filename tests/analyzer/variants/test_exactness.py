@@ -107,7 +107,9 @@ def test_text_that_varies_makes_no_variants(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_what_a_switch_is(tmp_path: Path, modes: list[Any], variants: int) -> None:
+def test_few_texts_that_repeat_are_a_switch(
+    tmp_path: Path, modes: list[Any], variants: int
+) -> None:
     calls = [given(zeros(2), other=mode) for mode in modes]
     random.Random(3).shuffle(calls)
     found = tape_of(tmp_path, calls, Optional()).variants()
@@ -115,7 +117,7 @@ def test_what_a_switch_is(tmp_path: Path, modes: list[Any], variants: int) -> No
     assert sum(map(len, found)) == len(modes)
 
 
-def test_two_texts_that_are_switches_each_and_not_together(tmp_path: Path) -> None:
+def test_of_two_texts_only_one_is_a_switch_if_both_would_be_too_many(tmp_path: Path) -> None:
     calls = [given(zeros(2), mode=f"m{n}", last=f"l{m}") for n in range(8) for m in range(8)]
     variants = tape_of(tmp_path, calls, Optional()).variants()
     assert len(variants) == 8

@@ -50,7 +50,7 @@ def test_explanations_name_variants_in_words(tape: Tape) -> None:
     assert note.endswith("in 4 calls: no a, b present; no a, no b")
 
 
-def test_a_variant_that_is_not_there(tape: Tape) -> None:
+def test_an_unknown_variant_is_rejected_with_the_names_there_are(tape: Tape) -> None:
     with pytest.raises(UsageError) as refused:
         tape.only(variant="decode")
     assert "There are: a present, no b; no a, b present; no a, no b." in str(refused.value)

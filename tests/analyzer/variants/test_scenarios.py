@@ -60,7 +60,7 @@ def test_an_image_that_was_missing_is_inferred_as_empty() -> None:
 
 
 @pytest.mark.integration
-def test_named_dimensions(tmp_path: Path) -> None:
+def test_dimensions_are_named_in_an_onnx_model(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     program = example("named_dimensions", tmp_path / "a.tape")
     assert [tuple(given.shape) for given in program.model.graph.inputs] == [("batch_size", 8)] * 3
@@ -82,7 +82,7 @@ class Plain(torch.nn.Module):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("by_keyword", [False, True])
-def test_onnx_at_sizes_never_recorded(by_keyword: bool, tmp_path: Path) -> None:
+def test_an_onnx_model_is_right_at_sizes_never_recorded(by_keyword: bool, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
     model, path = Plain().eval(), str(tmp_path / "m.onnx")

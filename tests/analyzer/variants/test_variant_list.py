@@ -47,7 +47,7 @@ def test_a_repl_fits_the_terminal_as_the_command_does(
     assert f"{shown}\n" == re.sub(r"\x1b\[\d*m", "", run("variants", path).out)
 
 
-def test_it_is_a_list(path: Path) -> None:
+def test_variants_are_a_list(path: Path) -> None:
     with open_tape(path) as tape:
         variants = tape.variants()
         assert isinstance(variants, list)

@@ -52,7 +52,9 @@ def test_a_part_of_a_tape_is_compressed_as_its_name_says(
         assert not tape.damage
 
 
-def test_a_redacted_tape(source: Path, tmp_path: Path, form: str) -> None:
+def test_a_redacted_tape_is_compressed_as_its_name_says(
+    source: Path, tmp_path: Path, form: str
+) -> None:
     out = tmp_path / f"b.tape{form}"
     with open_tape(source) as tape:
         redact(tape, out)

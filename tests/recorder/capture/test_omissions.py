@@ -274,7 +274,7 @@ STANDS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", STANDS)
-def test_what_stands_for_an_argument(tmp_path: Path, name: str) -> None:
+def test_an_omitted_argument_is_replaced_by_its_kind_and_size(tmp_path: Path, name: str) -> None:
     given, values, expected = STANDS[name]
     assert inputs(taped(tmp_path, values=values, **given)) == ([], expected)
 
@@ -328,7 +328,7 @@ def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
     assert inputs(read(tmp_path / "t.tape").calls[0])[0] == list(range(10))
 
 
-def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
+def test_numbers_that_a_model_returns_are_omitted(tmp_path: Path) -> None:
     found = outputs(
         taped(tmp_path, result=(5, {"score": 0.5}, True, "text", DynamicCache()), values="none")
     )

@@ -198,12 +198,14 @@ def test_dicts_keep_keys_and_their_order(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_keys_that_no_reader_takes(tmp_path: Path, keys: list[Any], reason: str) -> None:
+def test_a_dict_with_keys_that_no_reader_takes_is_opaque(
+    tmp_path: Path, keys: list[Any], reason: str
+) -> None:
     (value,) = taped(tmp_path, dict.fromkeys(keys, 1)).args
     assert (value.kind, value.reason) == ("opaque", reason)
 
 
-def test_long_keys_that_a_reader_takes(tmp_path: Path) -> None:
+def test_long_keys_that_a_reader_takes_are_recorded(tmp_path: Path) -> None:
     keys = ["k" * 1024, b"k" * 1024, 2**64 - 1, -(2**63), ("a",) * 16]
     keys += itertools.product((-1, -2), repeat=6)
     (value,) = taped(tmp_path, dict.fromkeys(keys, 1)).args

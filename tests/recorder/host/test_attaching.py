@@ -169,6 +169,6 @@ def test_the_owner_of_functions_and_names() -> None:
 @pytest.mark.parametrize(
     "target", [lambda x: x, "math:nothing", "no_such_module:f", "", ":", "math:", "a b:c"]
 )
-def test_what_has_no_owner(target: object) -> None:
+def test_a_target_without_an_owner_is_rejected(target: object) -> None:
     with raises("usage"):
         owner_of(target, "a.tape")

@@ -87,7 +87,9 @@ def test_a_cancelled_call_is_handed_over_when_its_thread(how: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_cancelled_call_of_a_thread_that_lives_on(again: bool, tmp_path: Path) -> None:
+def test_a_cancelled_call_is_noticed_at_the_next_call_of_its_thread(
+    again: bool, tmp_path: Path
+) -> None:
     """Other threads cannot know that it ended: they do not look at the frames of that one."""
     model = Cancels()
     go, cancelled = threading.Event(), threading.Event()
@@ -148,7 +150,7 @@ def test_a_greenlet_that_was_killed_in_a_call_holds_nothing(tmp_path: Path) -> N
     assert call.record.error is not None
 
 
-def test_threads_that_take_each_other_s_number(tmp_path: Path) -> None:
+def test_threads_that_take_each_other_s_number_are_told_apart(tmp_path: Path) -> None:
     model = Cancels()
     with record(model, tmp_path / "t.tape") as recorder:
         for _ in range(200):

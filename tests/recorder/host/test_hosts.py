@@ -157,7 +157,7 @@ def test_scripted_modules_and_their_hosts_are_recorded(tmp_path: Path, via: Via,
 @both
 @pytest.mark.integration
 @pytest.mark.parametrize("strict", [False, True])
-def test_modules_that_export_made(tmp_path: Path, via: Via, strict: bool) -> None:
+def test_modules_that_export_made_are_recorded(tmp_path: Path, via: Via, strict: bool) -> None:
     path, rows = tmp_path / "t.tape", torch.export.Dim("rows", min=2, max=64)
     program = torch.export.export(
         Two(), (torch.ones(3, 4),), dynamic_shapes=({0: rows},), strict=strict
@@ -191,7 +191,7 @@ class Three(torch.nn.Module):
 
 
 @both
-def test_nested_modules_in_many_threads(tmp_path: Path, via: Via) -> None:
+def test_nested_modules_in_many_threads_have_their_own_calls(tmp_path: Path, via: Via) -> None:
     model = Three()
     parts = {"model": model, "two": model.two, "middle": model.two.middle, "add": model.add}
     recorders = {
@@ -221,7 +221,7 @@ def test_nested_modules_in_many_threads(tmp_path: Path, via: Via) -> None:
             assert torch.equal(part(*inputs), call.output(0))
 
 
-def test_one_module_recorded_twice_by_hook_and_by_method(tmp_path: Path) -> None:
+def test_one_module_may_be_recorded_twice_by_hook_and_by_method(tmp_path: Path) -> None:
     model, x = Two(), torch.ones(2, 4)
     with (
         record(model, tmp_path / "a.tape"),

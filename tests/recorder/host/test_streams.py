@@ -43,7 +43,7 @@ def test_a_coroutine_is_recorded_to_its_end(tmp_path: Path, method: str) -> None
     assert call.record.error is None
 
 
-def test_how_coroutines_end(tmp_path: Path) -> None:
+def test_a_coroutine_is_recorded_however_it_ends(tmp_path: Path) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method="generate"):
         for scenario in (c_fails, c_cancelled, c_closes):
@@ -120,7 +120,7 @@ def test_aliases_within_a_chunk_share_one_leaf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["stream", "start_stream"])
-def test_how_streams_end(tmp_path: Path, method: str) -> None:
+def test_a_stream_is_recorded_however_it_ends(tmp_path: Path, method: str) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method=method):
         make = getattr(server, method)

@@ -73,7 +73,7 @@ def test_the_path_of_the_startup_file_is_printed(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"{STARTUP}\n"
 
 
-def test_a_command_that_is_not_there(
+def test_a_missing_command_exits_with_127(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)

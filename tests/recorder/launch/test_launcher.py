@@ -191,7 +191,9 @@ def test_every_instance_of_a_class_is_recorded(stage: Stage) -> None:
         module.Net(nothing=1)
 
 
-def test_classes_that_have_no_init(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_classes_without_an_init_are_recorded(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     """object.__init__ takes what __new__ took, but not behind an __init__ of another class. What
     a mixin inherits is not what the class with the mixin would run."""
     for name in ("Sized", "New", "Mixin", "Implements"):
@@ -259,7 +261,7 @@ def test_a_method_of_any_object_is_recorded(stage: Stage, attribute: str) -> Non
     ],
     ids=["a function", "a dotted path"],
 )
-def test_what_is_in_a_module(
+def test_a_target_in_a_module_is_recorded(
     stage: Stage, attribute: str, ask: Callable[[Any], Any], answer: torch.Tensor, name: str
 ) -> None:
     stage.look_out(attribute)

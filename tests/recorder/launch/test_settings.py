@@ -107,7 +107,7 @@ def test_json_says_what_the_list_cannot() -> None:
 
 
 @pytest.mark.parametrize("text", ["keep", "=1", "a=1;a=2", "{", "{]", "x" * 70_000])
-def test_settings_that_cannot_be_split(text: str) -> None:
+def test_settings_that_cannot_be_split_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         split(text)
 

@@ -179,7 +179,7 @@ def test_caches_that_grow_in_any_way_keep_their_values(
         [(1024,), (5_000_000,), (5_000_001,)],
     ],
 )
-def test_masks_that_grow_along_one_axis_and_another(
+def test_masks_that_grow_along_any_axis_keep_their_values(
     tmp_path: Path, fill: Any, shapes: list[tuple[int, ...]]
 ) -> None:
     model, path = Decoder(), tmp_path / "a.tape"

@@ -118,7 +118,7 @@ def test_nested_tensors_between_plain_ones_are_all_recorded(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("values", ["none", {"args.0": "none"}, {"value": "none"}])
-def test_values_that_are_not_wanted(tmp_path: Path, values: Any) -> None:
+def test_nested_tensors_without_values_keep_their_shapes(tmp_path: Path, values: Any) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape", values=values) as recorder:
         for _ in range(4):
@@ -150,7 +150,9 @@ def test_the_host_sees_nothing_of_it(
 
 
 @pytest.mark.parametrize("missing", ["_values", "_offsets", "_ragged_idx"])
-def test_a_torch_that_has_it_otherwise(tmp_path: Path, missing: str) -> None:
+def test_a_nested_tensor_of_an_unknown_form_is_a_tensor_without_values(
+    tmp_path: Path, missing: str
+) -> None:
     value = nested(2, 3)
     del vars(value)[missing]
     call = taped(tmp_path, value)

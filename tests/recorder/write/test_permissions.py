@@ -151,7 +151,7 @@ def test_a_control_file_that_others_may_write_is_refused(
         (0o770, 0o700, False),
     ],
 )  # fmt: skip
-def test_nor_one_in_whose_place_others_may_put_another(
+def test_a_control_file_that_others_could_replace_is_not_obeyed(
     tmp_path: Path, above: int, bits: int, is_followed: bool
 ) -> None:
     """By its directory, or by one above that."""

@@ -153,7 +153,7 @@ def test_more_calls_than_a_count_holds() -> None:
         table.merge(unpack_inputs(most))
 
 
-def test_rows_that_cannot_be_decoded() -> None:
+def test_rows_that_cannot_be_decoded_are_errors_when_asked_for() -> None:
     """They are read, and an error comes when they are asked for, or have to be counted by kind."""
     table = InputsTable(max_rows=1)
     table.add(b"\xc1", b"\xc1", b"\xc1", 0)

@@ -53,7 +53,7 @@ def test_a_reference_leads_to_the_value_of_an_earlier_call(seals: bool) -> None:
     assert read_all(data) == ([3, 4, 5], [])
 
 
-def test_it_may_have_another_key_there_and_be_in_the_same_group() -> None:
+def test_a_reference_may_name_another_key_in_the_same_group() -> None:
     data = tape([FIRST, new_call(4, [5, 6], at=[("x0", 3, "x1")])])
     assert value(data, 4) == value(data, 3, 1)
     assert opened(data).record(4).blob is None  # nothing of its own
