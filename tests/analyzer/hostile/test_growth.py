@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import Tape, diff, dynamic_axes, open_tape, survey
-from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.observer.stored_calls import ObserverInfo, StoredCall
 from calltape_analyzer.programs.reasons import GuardFails
 from calltape_analyzer.pytree.nodes import values_in
@@ -25,6 +23,7 @@ from calltape_analyzer.targets.exporters import additional_inputs
 from calltape_analyzer.text import merge_alike
 from calltape_schema.records import Segment
 from calltape_schema.tree import BoolNode, DictNode
+from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import written as written_survey
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.counted_work import work_of
@@ -223,7 +222,7 @@ def test_the_work_to_compare_new_structures_grows_linearly(written: Callable[...
 def test_the_work_of_show_grows_linearly_with_the_number_of_integers(tmp_path: Path) -> None:
     def make(n: int) -> Callable[[], Any]:
         path = write_tape(tmp_path / f"{n}.tape", items(n, torch.int64), values="none")
-        return lambda: CliRunner().invoke(app, ["show", str(path), "0"])
+        return lambda: run("show", path, 0)
 
     grows_little(make, 600)  # all above 4 KiB, from where the values of a document are counted
 

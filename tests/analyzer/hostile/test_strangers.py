@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import calltape_analyzer
 from calltape_analyzer import InputObserver, Placeholder, TapeError, check, open_tape, render
-from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.limits import LEAST_BYTES
 from calltape_analyzer.scripting import python_of_variants
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
+from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.forging.call import Forged, forged_arguments
 from tests.forging.changes import change_table
@@ -38,12 +37,6 @@ class Known(NamedTuple):
     b: Any
 
 
-def ask(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert "unexpected" not in result.output + result.stderr
-    return result.exit_code, result.output
-
-
 def refusal(question: Callable[[], Any]) -> TapeError | None:
     try:
         question()
@@ -63,7 +56,7 @@ def named(kind: str, type_name: str, *fields: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["subprocess:run", "os:system", "tests.analyzer.tapes:write_tape"])
 def test_no_call_is_printed_that_the_tape_names(tmp_path: Path, name: str) -> None:
     path = forged_arguments(tmp_path, named("namedtuple", name, "a", "b"))
-    code, output = ask("variants", str(path), "--python")
+    code, output, _ = run("variants", str(path), "--python")
     assert code == 0
     assert "import" not in output.replace("from torch.export import Dim", "").replace(
         "from calltape_analyzer import open_tape", ""
@@ -306,8 +299,8 @@ def test_bools_are_0_or_1(tmp_path: Path) -> None:
 def test_the_largest_call_number_is_read(tmp_path: Path) -> None:
     number = 2**63 - 1
     path = write_tape(tmp_path / "a.tape", [Recorded((torch.ones(2),), number=number)])
-    assert ask("info", str(path))[0] == 0
-    assert ask("show", str(path), str(number))[0] == 0
+    assert run("info", str(path)).code == 0
+    assert run("show", str(path), str(number)).code == 0
     with open_tape(path) as tape:
         assert tape.coverage.kept == 1
 
@@ -316,8 +309,8 @@ def test_keys_that_json_does_not_have(tmp_path: Path) -> None:
     value = {("a", 1): torch.ones(2), b"\xff": torch.ones(3), 1.5: torch.ones(1), None: 1}
     path = write_tape(tmp_path / "a.tape", [((), {"x": value})])
     for command in ("variants", "info", "ls"):
-        assert ask(command, str(path), "--json")[0] == 0
-    assert ask("show", str(path), "0", "--json")[0] == 0
+        assert run(command, str(path), "--json").code == 0
+    assert run("show", str(path), "0", "--json").code == 0
 
 
 def test_a_tuple_of_another_length_than_its_class_is_a_placeholder(tmp_path: Path) -> None:

@@ -10,26 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import output
-from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import merge_alike
 from calltape_schema.tree import TensorNode, children_of, decode_structure
+from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 from tests.forging.call import Forged, forged_arguments
 from tests.forging.strangers import ESCAPE
 from tests.forging.structures import raw_structure
 
 WIDE = 2**8000
-
-
-def ask(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert "unexpected" not in result.output + result.stderr
-    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("command", ["variants", "ls", "info", "bundle"])
@@ -41,7 +34,7 @@ def test_wide_ints_are_told_by_their_bits(
     calls = [((torch.ones(n),), {"n": WIDE + n, "m": WIDE}) for n in (2, 3, 4)]
     path, out = write_tape(tmp_path / "a.tape", calls), tmp_path / "script.py"
     options = ("-o", str(out)) if command == "bundle" else form
-    code, text = ask(command, str(path), *options)
+    code, text, _ = run(command, str(path), *options)
     text += out.read_text() if command == "bundle" else ""
     assert code == 0
     if command == "variants" and form:
@@ -65,7 +58,7 @@ def test_json_of_long_texts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     value = {"text": "\u202e" * 1000, "raw": b"\x1b" * 1000, "x": torch.ones(2)}
     path = write_tape(tmp_path / "a.tape", [((value,), {})])
     for words in (("variants", "--scan"), ("show", "0")):
-        code, text = ask(words[0], str(path), *words[1:], "--json")
+        code, text, _ = run(words[0], str(path), *words[1:], "--json")
         assert code == 0
         assert text.isascii()
         assert max(map(len, _texts(json.loads(text)))) <= 101
@@ -117,9 +110,9 @@ def test_a_lack_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
     monkeypatch.setattr("calltape_analyzer.tape.Tape.variants", refuse)
-    result = CliRunner().invoke(app, ["variants", str(path)])
-    assert result.exit_code == 1
-    assert "not enough memory" in result.stderr
+    result = run("variants", path)
+    assert result.code == 1
+    assert "not enough memory" in result.err
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 512, 4097, 2**20 + 3])
@@ -230,5 +223,5 @@ def test_a_script_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
     out = tmp_path / "script.py"
-    assert ask("bundle", str(path), "-o", str(out))[0] == 0
+    assert run("bundle", str(path), "-o", str(out)).code == 0
     assert out.read_text().endswith("sys.exit(main())\n")

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape, recordings
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder import Recorder, record
 from calltape_recorder.host.target import owner_of
+from tests.analyzer.cli.commands import run
 from tests.raising import raises
 from tests.recorder.models import Add
 from tests.recorder.reading import read
@@ -100,7 +99,7 @@ def test_of_a_model_that_was_called_before_the_tape_says_since_when(
     assert (observed is not None) == running
     if observed is not None:
         assert before <= observed.since_ns <= read(tmp_path / "t.tape").calls[0].record.time_ns
-    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    shown = run("info", tmp_path / "t.tape").out
     since = r" since \S+Z, when the target was found," if running else ""
     assert re.search(f"1 of 1 calls seen{since} were kept", shown)
 

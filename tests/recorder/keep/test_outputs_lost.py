@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import InferenceError, diagnose, open_tape, replay
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder import record
+from tests.analyzer.cli.commands import run
 
 
 class Grows(torch.nn.Module):
@@ -39,7 +38,7 @@ def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
             replay(tape, model)
         assert "max_queue_bytes" in caught.value.advice
         assert "outputs=True" not in caught.value.advice
-    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    shown = run("info", tmp_path / "t.tape").out
     assert "max_queue_bytes" in shown
 
 

@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder.host import lifecycle
 from calltape_recorder.launch import attaching
 from calltape_recorder.launch.startup import calltape_startup
+from tests.analyzer.cli.commands import run
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 from tests.recorder.waiting import until
@@ -300,9 +299,9 @@ def test_what_came_before_it_was_found_is_not_known(stage: Stage) -> None:
         assert observed.reason == "when the target was found"
         assert before <= observed.since_ns <= tape[0].record.time_ns
         assert (tape.coverage.seen, tape.coverage.kept) == (2, 2)
-    shown = CliRunner().invoke(app, ["info", str(stage.tapes / name)]).stdout
+    shown = run("info", stage.tapes / name).out
     assert re.search(r"2 of 2 calls seen since \S+Z, when the target was found, were kept", shown)
-    document = json.loads(CliRunner().invoke(app, ["info", "--json", str(stage.tapes)]).stdout)
+    document = json.loads(run("info", "--json", stage.tapes).out)
     (since,) = document["seen_since"]
     assert (since["tape"], since["reason"]) == (tape.manifest.tape.hex(), observed.reason)
 
