@@ -130,9 +130,9 @@ class Browser:
         """The addresses that the page and its thread asked for, since the last question."""
         messages = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
         return [
-            found["message"]["params"]["request"]["url"]
-            for found in messages
-            if found["message"]["method"] == "Network.requestWillBeSent"
+            message["message"]["params"]["request"]["url"]
+            for message in messages
+            if message["message"]["method"] == "Network.requestWillBeSent"
         ]
 
     def expect_clean(self) -> None:
@@ -186,7 +186,7 @@ def network_requests(log: Path) -> dict[str, str]:
     document = json.loads(log.read_text())
     params = (event.get("params", {}) for event in document["events"])
     return {
-        one["url"]: one.get("initiator", "").removeprefix("http://")
-        for one in params
-        if isinstance(one, dict) and "url" in one
+        parameter["url"]: parameter.get("initiator", "").removeprefix("http://")
+        for parameter in params
+        if isinstance(parameter, dict) and "url" in parameter
     }

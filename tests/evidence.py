@@ -77,7 +77,7 @@ def asked(
     if every and all(every.values()):
         return every, {}
     with open_tape(folder / f"{name}.tape", classes=subject.case.classes) as tape:
-        variants = [[str(call.number) for call in one.calls] for one in tape.variants()]
+        variants = [[str(call.number) for call in variant.calls] for variant in tape.variants()]
     # The first call of each variant, then the second of each.
     in_turn = filter(None, chain.from_iterable(zip_longest(*variants)))
     return every, {

@@ -27,5 +27,5 @@ FORMAT.md apart, which only readers are held to."""
 
 def expected_of(path: Path) -> dict[str, Any]:
     """What a reader must find on a fixture."""
-    found: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
-    return found
+    document: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+    return document

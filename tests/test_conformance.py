@@ -120,12 +120,12 @@ def test_each_difference_is_told(change: Any, difference: str) -> None:
 
 def test_what_a_reader_leaves_out_is_not_compared() -> None:
     path = FIXTURES / "v1" / "calls.tape"
-    found = json.loads(path.with_suffix(".json").read_text())
-    for call in found["calls"]:
+    document = json.loads(path.with_suffix(".json").read_text())
+    for call in document["calls"]:
         for leaf in call["inputs"]["leaves"]:
             del leaf["elements"]
-    assert not judged("golden", path, found)[0]
-    assert judged("golden", path, found | {"leaves_out": ["elements"]}) == (
+    assert not judged("golden", path, document)[0]
+    assert judged("golden", path, document | {"leaves_out": ["elements"]}) == (
         True, "without elements"
     )  # fmt: skip
 

@@ -43,9 +43,9 @@ def test_the_worst_case_is_in_the_summary(benchmark: str, of: str, figure: str) 
     rows = [r for n, f in STORED.items() if re.fullmatch(benchmark, n) for r in f.rows]
     rows = [row for row in rows if re.search(of, row.what)]
     cells = [row.ratio if benchmark == "serving" else row.calltape for row in rows]
-    found = re.findall(figure, page(STORED))
-    assert len(found) == 1
-    assert number(found[0]) == max(map(number, cells))
+    matches = re.findall(figure, page(STORED))
+    assert len(matches) == 1
+    assert number(matches[0]) == max(map(number, cells))
 
 
 def number(text: str) -> float:
@@ -81,7 +81,7 @@ def told(rows: Iterable[Row]) -> set[tuple[str, Question | None]]:
     return {(row.what, row.question) for row in rows}
 
 
-def test_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_processor_time_are_worded_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     def costs(work: str, names: list[str], rounds: int) -> dict[str, cpu_total.Cost]:
         return {name: cpu_total.Cost(2.0, 1.0, 3.0) for name in [*names, "bare"]}
 
@@ -89,7 +89,7 @@ def test_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(cpu_total.rows(1.0)) == told(STORED["cpu_total"].rows)
 
 
-def test_time_added_to_a_call() -> None:
+def test_rows_of_time_added_to_a_call_are_worded_as_stored() -> None:
     times = {name: [float(number)] for number, name in enumerate(call_cost.CONTENDERS, 1)}
     rows = [*call_cost.rows_of("add [4,8], paced", Samples(times), call_cost.EMPTY, shown=True)]
     stored = [row for row in STORED["call_cost"].rows if row.what.startswith("add [4,8], paced")]
@@ -101,12 +101,14 @@ def test_time_added_to_a_call() -> None:
     assert all(row.question is None for row in call_cost.rows_of("x", *shown))
 
 
-def test_bytes_of_decode_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_bytes_of_decode_steps_are_worded_as_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(bytes_per_step, "_ratio", lambda *, grows: 0.1042 if grows else 1.04)
     assert tuple(bytes_per_step.rows(False)) == STORED["bytes_per_step"].rows
 
 
-def test_a_server() -> None:
+def test_rows_of_a_server_are_worded_as_stored() -> None:
     turns = {name: [serving._Turn(0.02, 0.06, 100.0)] for name in [serving.OFF, *serving._OPTIONS]}
     stats = Stats(seen=1000, kept=16)
     models = {"Llama": 111.0, "GPT-2 small": 6.0}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.integration
-def test_demo(tmp_path: Path) -> None:
+def test_the_demo_exports_for_torch_and_onnx(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py"), str(tmp_path)],
         cwd=ROOT,

@@ -65,7 +65,9 @@ def test_a_name_that_the_test_defines_itself_is_its_own() -> None:
 
 
 @pytest.mark.integration  # parses every module several times
-def test_it_prints_a_line_for_each_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_line_for_each_distribution(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     main()
     printed = capsys.readouterr().out
     assert [line.split()[0] for line in printed.splitlines()[1:4]] == [

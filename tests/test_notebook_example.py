@@ -39,7 +39,7 @@ def printed(notebook: Any) -> list[tuple[str, str]]:
     ]
 
 
-def test_it_prints_what_is_written() -> None:
+def test_the_notebook_prints_what_is_written() -> None:
     module = runner()
     written = nbformat.read(module.NOTEBOOK, as_version=4)
     found = module.executed(module.NOTEBOOK)

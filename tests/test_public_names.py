@@ -197,8 +197,8 @@ def test_what_is_returned_is_importable(value: Any) -> None:
 
 def raised_by(function: Any) -> Iterator[str]:
     """The names before the colons of a section ``Raises:``."""
-    found = re.search(r"^Raises:\n((?:(?:    .*)?\n?)*)", inspect.getdoc(function) or "", re.M)
-    for line in found[1].splitlines() if found else ():
+    match = re.search(r"^Raises:\n((?:(?:    .*)?\n?)*)", inspect.getdoc(function) or "", re.M)
+    for line in match[1].splitlines() if match else ():
         named = re.match(r"    (\w+(?:, \w+)*): ", line)
         yield from named[1].split(", ") if named else ()
 

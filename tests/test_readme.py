@@ -21,7 +21,7 @@ COSTS = (ROOT / "docs/costs.md").read_text(encoding="utf-8")
 
 @pytest.mark.integration
 @pytest.mark.timeout(600)
-def test_it_runs_and_warns_of_nothing(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_run_and_warn_of_nothing(tmp_path: Path) -> None:
     """Each command prints what the page says."""
     page = Page(ROOT / "README.md")
     printed = page.follow(tmp_path)
@@ -45,10 +45,10 @@ def test_what_it_installs_is_not_editable(command: str, tmp_path: Path) -> None:
     )
     facts = list((tmp_path / "environment").rglob("direct_url.json"))
     assert len(facts) == 4
-    assert not any("editable" in json.loads(one.read_text())["dir_info"] for one in facts)
+    assert not any("editable" in json.loads(fact.read_text())["dir_info"] for fact in facts)
 
 
-def test_it_says_how_to_install_with_pip_and_with_uv() -> None:
+def test_the_page_says_how_to_install_with_pip_and_with_uv() -> None:
     assert re.search(r"^pip install \./", README, re.MULTILINE)
     assert re.search(r"^uv pip install ", README, re.MULTILINE)
 

@@ -47,7 +47,7 @@ def imports_of(package: Path) -> Iterator[tuple[Path, str]]:
                 yield file, node.module
 
 
-def test_one_version() -> None:
+def test_all_distributions_have_one_version() -> None:
     versions = {importlib.metadata.version(f"calltape-{member}") for member in MEMBERS}
     assert versions == {importlib.metadata.version("calltape")}
 
@@ -77,12 +77,12 @@ def test_module_and_metadata_have_the_same_version(member: str) -> None:
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_typed(member: str) -> None:
+def test_each_distribution_is_typed(member: str) -> None:
     assert (package_of(member) / "py.typed").is_file()
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_dependencies(member: str) -> None:
+def test_each_distribution_has_few_dependencies(member: str) -> None:
     requires = importlib.metadata.requires(f"calltape-{member}") or []
     names = {re.split(r"[^\w.-]", line)[0] for line in requires if "extra ==" not in line}
     assert names == REQUIRED[member]
@@ -127,7 +127,7 @@ def test_schema_loads_without_tensors() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="no git here")
-def test_no_lock_file_in_git() -> None:
+def test_git_has_no_lock_file() -> None:
     command = ["git", "ls-files", "*uv.lock"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert not result.stdout

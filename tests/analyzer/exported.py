@@ -14,7 +14,7 @@ import torch
 from calltape_analyzer import ExportOptions, Programs, Tape, export, open_tape
 from calltape_recorder import record
 
-__all__ = ["Call", "assert_as_module", "assert_same", "call", "made", "taped"]
+__all__ = ["Call", "assert_as_module", "assert_same", "call", "made", "taped", "taped_as_is"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -41,6 +41,14 @@ def taped(
             except ValueError:
                 continue
     return open_tape(folder / name, classes=classes)
+
+
+def taped_as_is(folder: Path, model: Any, given: Iterable[Any]) -> Tape:
+    """A tape of calls with these tensors, and not with copies of them."""
+    with record(model, folder / "calls.tape"), torch.no_grad():
+        for x in given:
+            model(x)
+    return open_tape(folder / "calls.tape")
 
 
 def export_with(tape: Tape, module: Any, *, to: str = "torch", **options: Any) -> Programs:

@@ -17,10 +17,9 @@ import torch
 
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
-from calltape_schema.end import Coverage, End, decode_end, encode_end
+from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_document import pack_inputs
-from calltape_schema.inputs_table import InputsTable, signature_of
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack, pack_int, pack_text
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import (
@@ -33,19 +32,14 @@ from calltape_schema.records import (
 )
 from calltape_schema.sections import checksums_of
 from calltape_schema.storage import BytesSink, BytesSource
-from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, member_header, members, padding
 from calltape_schema.tree import Leaf, encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 from tests.schema.container.tapes import tensor
-from tests.sections import deflated
 
 __all__ = [
     "TAPE_ID",
     "Recorded",
-    "change_end",
-    "change_table",
     "facts_of",
-    "member",
     "new_call",
     "reader_of",
     "refer",
@@ -281,11 +275,6 @@ def _bytes(value: torch.Tensor, expanded: Sequence[int]) -> bytes:
     return bytes(plain.untyped_storage()[: plain.numel() * plain.element_size()].tolist())
 
 
-def member(name: str, content: bytes) -> bytes:
-    """Header, content and padding of one tar member."""
-    return member_header(name, len(content)) + content + bytes(padding(len(content)))
-
-
 def new_call(number: int, document: dict[str, Any], blob: bytes = b"") -> NewCall:
     """A call as the container takes it, with a hash and a checksum that hold.
 
@@ -404,34 +393,6 @@ def write_tape(
     path = Path(path)
     path.write_bytes(sink.data)
     return path
-
-
-def change_end(path: Path, change: Callable[[End], dict[str, Any]]) -> Path:
-    """Writes the end of a tape anew, with what ``change`` gives, and with every checksum right."""
-    data = path.read_bytes()
-    found = members(lambda at, size: data[at : at + size], len(data), [].append)
-    last = [one for one in found if one.name == END_MEMBER][-1]
-    end = decode_end(data[last.start : last.start + last.size])
-    content = encode_end(end.model_copy(update=change(end)), last.offset)
-    path.write_bytes(data[: last.offset] + member(END_MEMBER, content) + ZEROS_AT_END)
-    return path
-
-
-def change_table(path: Path, change: Callable[[InputsTable], Any]) -> Path:
-    """Writes the table of inputs anew, with what ``change`` does to it: a forgery, and every
-    checksum is right."""
-
-    def changed(end: End) -> dict[str, Any]:
-        table = end.table()
-        assert table is not None
-        change(table)
-        # Rows stand in the order of their hashes, also those of other inputs.
-        table.rows = {
-            signature_of(row.structure, row.leaves, row.scalars): row for row in table.rows.values()
-        }
-        return {"inputs": deflated(pack_inputs(table))}
-
-    return change_end(path, changed)
 
 
 def reader_of(path: Path) -> TapeReader:

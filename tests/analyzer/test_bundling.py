@@ -67,9 +67,9 @@ def code(tmp_path: Path) -> Path:
 @pytest.mark.integration
 def test_a_bundle_runs_in_an_empty_folder(tape_path: Path, code: Path, tmp_path: Path) -> None:
     out = tmp_path / "bug.zip"
-    found = run("bundle", tape_path, "--model-code", code, "-o", out)
-    assert found.code == 0, found.err
-    assert "model.py goes in as it is" in found.out
+    result = run("bundle", tape_path, "--model-code", code, "-o", out)
+    assert result.code == 0, result.err
+    assert "model.py goes in as it is" in result.out
     assert stat.S_IMODE(os.stat(out).st_mode) == 0o600
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -112,17 +112,15 @@ def test_what_is_too_large_is_not_there(tape_path: Path, code: Path, tmp_path: P
     (tmp_path / "more.py").write_bytes(os.urandom(2 * 2**20))
     out = tmp_path / "bug.zip"
     parts = ("--model-code", tmp_path / "large.py", "--model-code", tmp_path / "more.py")
-    found = run("bundle", tape_path, *parts, "-o", out)
-    assert (found.code, found.out) == (1, "")
-    assert "at most 10,485,760" in found.err
-    assert "large.py 9,4" in found.err
-    assert "Leave calls out" in found.err
-    assert not [one for one in tmp_path.iterdir() if "bug.zip" in one.name]
+    result = run("bundle", tape_path, *parts, "-o", out)
+    assert (result.code, result.out) == (1, "")
+    assert "at most 10,485,760" in result.err
+    assert "large.py 9,4" in result.err
+    assert "Leave calls out" in result.err
+    assert not [path for path in tmp_path.iterdir() if "bug.zip" in path.name]
 
 
-def test_names_that_meet_and_files_that_are_none(
-    tape_path: Path, code: Path, tmp_path: Path
-) -> None:
+def test_files_of_equal_names_are_kept_apart(tape_path: Path, code: Path, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "model.py").write_text("")
     (tmp_path / "reproduce.py").write_text("")
@@ -133,9 +131,9 @@ def test_names_that_meet_and_files_that_are_none(
                 bundle(tape, out, model_code=given)
     assert run("bundle", tape_path, "--model-code", tmp_path / "none.py", "-o", out).code == 1
     out.write_text("mine")
-    found = run("bundle", tape_path, "--model-code", code, "-o", out)
-    assert found.code == 1
-    assert "--force" in found.err
+    result = run("bundle", tape_path, "--model-code", code, "-o", out)
+    assert result.code == 1
+    assert "--force" in result.err
     assert out.read_text() == "mine"
 
 
@@ -162,9 +160,9 @@ def test_a_tape_that_is_redacted_goes_in_as_it_is(tape_path: Path, tmp_path: Pat
     """A value that stayed is one that somebody named."""
     given = tmp_path / "give.tape"
     assert run("redact", tape_path, "-o", given, "--keep", "x").code == 0
-    found = run("bundle", given, "-o", tmp_path / "bug.zip")
-    assert found.code == 0, found.err
-    assert "the tape is redacted already: its calls go in as they are" in found.out
+    result = run("bundle", given, "-o", tmp_path / "bug.zip")
+    assert result.code == 0, result.err
+    assert "the tape is redacted already: its calls go in as they are" in result.out
     copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
     for before, after in zip(values(given), values(copied), strict=True):
         assert torch.equal(before, after)
@@ -181,10 +179,10 @@ def test_a_part_of_a_redacted_tape_goes_in_without_names_of_files(
     part = tmp_path / f"{SECRET}2.tape"
     assert run("filter", given, "-o", part, "--calls", "0..2").code == 0
     part.rename(tmp_path / f"{SECRET}3.tape")
-    found = run(
+    result = run(
         "bundle", tmp_path / f"{SECRET}3.tape", "--calls", "0..1", "-o", tmp_path / "bug.zip"
     )
-    assert "its calls go in as they are" in found.out
+    assert "its calls go in as they are" in result.out
     copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
     assert len(values(copied)) == 2
     assert SECRET.encode() not in readable(copied.read_bytes())
@@ -200,9 +198,9 @@ def test_a_tape_into_which_something_else_came_is_redacted(tape_path: Path, tmp_
     assert run("merge", given, other, "-o", merged).code == 0
     for paths in ([merged], [given, other]):
         out = tmp_path / "bug.zip"
-        found = run("bundle", *paths, "-o", out, "--force")
-        assert found.code == 0, found.err
-        assert "already" not in found.out
+        result = run("bundle", *paths, "-o", out, "--force")
+        assert result.code == 0, result.err
+        assert "already" not in result.out
         copied = bundled_tape(out, tmp_path / f"folder{len(list(tmp_path.iterdir()))}")
         assert SECRET.encode() not in readable(copied.read_bytes())
 
@@ -216,28 +214,30 @@ def test_a_tape_that_may_not_show_its_failure_any_more(
     check = shlex.join([sys.executable, "-c", count])
     made = run("minimise", tape_path, "-o", small, "--check", check)
     assert made.code == 0, made.err
-    found = run("bundle", small, "-o", tmp_path / "bug.zip")
-    assert "made small to show a failure, and values that this needs may" in found.out
+    result = run("bundle", small, "-o", tmp_path / "bug.zip")
+    assert "made small to show a failure, and values that this needs may" in result.out
     given = tmp_path / "given.tape"
     assert run("redact", tape_path, "-o", given).code == 0
     made = run("minimise", given, "-o", small, "--check", check, "--force")
     assert made.code == 0, made.err
-    found = run("bundle", small, "-o", tmp_path / "bug.zip", "--force")
-    assert "its calls go in as they are" in found.out
-    assert "made small" not in found.out
+    result = run("bundle", small, "-o", tmp_path / "bug.zip", "--force")
+    assert "its calls go in as they are" in result.out
+    assert "made small" not in result.out
 
 
 def test_what_the_script_needs_is_said(tape_path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text("def make(): ...")
     out = tmp_path / "bug.zip"
-    found = run("bundle", tape_path, "--model-code", other, "-o", out)
-    assert "no file of --model-code has a function build_model(): reproduce.py has one" in found.out
-    found = run("bundle", tape_path, "--model-code", other, "--model", "other:make", "-o", out,
+    result = run("bundle", tape_path, "--model-code", other, "-o", out)
+    assert (
+        "no file of --model-code has a function build_model(): reproduce.py has one" in result.out
+    )
+    result = run("bundle", tape_path, "--model-code", other, "--model", "other:make", "-o", out,
                 "--force")  # fmt: skip
-    assert "build_model" not in found.out
-    found = run("bundle", tape_path, "--model", "elsewhere:make", "-o", out, "--force")
-    assert "reproduce.py imports elsewhere, which is not in the bundle" in found.out
+    assert "build_model" not in result.out
+    result = run("bundle", tape_path, "--model", "elsewhere:make", "-o", out, "--force")
+    assert "reproduce.py imports elsewhere, which is not in the bundle" in result.out
 
 
 class Refusing(torch.nn.Module):
@@ -257,9 +257,9 @@ def test_new_outcomes_of_a_redacted_tape_are_redacted(tape_path: Path, tmp_path:
     assert SECRET.encode() in readable(given.read_bytes())
     with open_tape(given) as tape:
         assert tape.redacted == "part"
-    found = run("bundle", given, "-o", tmp_path / "bug.zip")
-    assert found.code == 0, found.err
-    assert "already" not in found.out
+    result = run("bundle", given, "-o", tmp_path / "bug.zip")
+    assert result.code == 0, result.err
+    assert "already" not in result.out
     copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
     assert SECRET.encode() not in readable(copied.read_bytes())
 
@@ -270,12 +270,12 @@ def test_what_a_redaction_kept_is_said_and_later_words_do_not_go_in(
     given, part = tmp_path / "give.tape", tmp_path / "part.tape"
     assert run("redact", tape_path, "-o", given, "--keep", "prompt").code == 0
     assert run("filter", given, "-o", part, "--drop", f"{SECRET}_of_a_project").code == 0
-    found = run("bundle", part, "-o", tmp_path / "bug.zip")
-    assert "that redaction kept " in found.out
-    assert "prompt" in found.out
+    result = run("bundle", part, "-o", tmp_path / "bug.zip")
+    assert "that redaction kept " in result.out
+    assert "prompt" in result.out
     copied = bundled_tape(tmp_path / "bug.zip", tmp_path / "a")
     assert f"{SECRET}_of_a_project".encode() not in readable(copied.read_bytes())
     given.unlink()
     assert run("redact", tape_path, "-o", given).code == 0
-    found = run("bundle", given, "-o", tmp_path / "bug.zip", "--force")
-    assert "that redaction kept" not in found.out
+    result = run("bundle", given, "-o", tmp_path / "bug.zip", "--force")
+    assert "that redaction kept" not in result.out

@@ -59,9 +59,9 @@ def test_programs_run_where_the_model_is(tmp_path: Path) -> None:
     report = programs.verify()
     assert report.ok, report.table()
     x = torch.randn(11, 3, device="cuda")
-    found = programs(x)
-    assert found.device.type == "cuda"
-    assert_same(module(x), found)
+    outputs = programs(x)
+    assert outputs.device.type == "cuda"
+    assert_same(module(x), outputs)
 
 
 def test_a_tape_of_a_device_is_exported_without_one(tmp_path: Path) -> None:
@@ -88,10 +88,12 @@ def test_what_does_not_fit_into_the_memory_is_not_run(tmp_path: Path) -> None:
     module = on_device()
     programs = export(recorded(tmp_path, module), module, options=ExportOptions(max_memory=1))
     assert programs.verify().ok
-    assert any("max_memory" in str(text) for one in programs.attempts for text in one.untried)
+    assert any(
+        "max_memory" in str(text) for attempt in programs.attempts for text in attempt.untried
+    )
 
 
-def test_half_precision(tmp_path: Path) -> None:
+def test_a_model_in_half_precision_is_exported(tmp_path: Path) -> None:
     module = on_device().to(torch.bfloat16)
     with record(module, tmp_path / "t.tape"), torch.no_grad():
         for n in (2, 7, 5):
@@ -112,7 +114,7 @@ class Split(torch.nn.Module):
         return self.second(self.first(x).to("cuda:1"))
 
 
-def test_several_devices(tmp_path: Path) -> None:
+def test_a_model_on_several_devices_is_exported(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device only")
     module = Split().eval()

@@ -34,10 +34,10 @@ def only(explanation: Explanation) -> DimensionExplanation:
     return dimension
 
 
-def test_a_language_model(llm: Path) -> None:
-    found = explained(llm, "input_ids", 1)
-    assert [part.variant for part in found.parts] == ["prefill", "decode"]
-    prefill, decode = (part.dimensions[0] for part in found.parts)
+def test_a_dimension_is_explained_for_each_variant_of_a_language_model(llm: Path) -> None:
+    explanation = explained(llm, "input_ids", 1)
+    assert [part.variant for part in explanation.parts] == ["prefill", "decode"]
+    prefill, decode = (part.dimensions[0] for part in explanation.parts)
     assert (prefill.dynamic, prefill.reason, prefill.symbol) == (True, "varied", "sequence_length")
     assert prefill.equals == ("attention_mask[1]",)
     assert [(s.value, s.calls, s.first_call) for s in prefill.seen] == [
@@ -45,10 +45,10 @@ def test_a_language_model(llm: Path) -> None:
     ]  # fmt: skip
     assert (decode.dynamic, decode.reason) == (False, "one")
     assert "elsewhere it was 5 (in prefill, call 0)" in decode.why
-    assert "always 1, in 6 of 6 calls" in str(found)
+    assert "always 1, in 6 of 6 calls" in str(explanation)
 
 
-def test_an_expression_and_what_its_symbols_are(llm: Path) -> None:
+def test_an_expression_is_explained_with_its_symbols(llm: Path) -> None:
     _, decode = explained(llm, "attention_mask", 1).parts
     total = decode.dimensions[0]
     past = only(explained(llm, "past_key_values.0", 1))
@@ -61,17 +61,19 @@ def test_an_expression_and_what_its_symbols_are(llm: Path) -> None:
 
 
 def test_layers_that_are_alike_are_explained_once(llm: Path) -> None:
-    found = explained(llm, "past_key_values")
-    (part,) = found.parts
+    explanation = explained(llm, "past_key_values")
+    (part,) = explanation.parts
     assert part.places == ("past_key_values.0", "past_key_values.1")
     assert [d.axis for d in part.dimensions] == [0, 1, 2]
     assert part.dimensions[0].equals == ("input_ids[0]", "attention_mask[0]")
     assert part.dimensions[1].equals == ()
-    assert "past_key_values.* (2 of them): tensor float32" in str(found)
-    assert found.notes == ("past_key_values is left out, or its default, in 3 calls: prefill",)
+    assert "past_key_values.* (2 of them): tensor float32" in str(explanation)
+    assert explanation.notes == (
+        "past_key_values is left out, or its default, in 3 calls: prefill",
+    )
 
 
-def test_ways_to_name_a_dimension(llm: Path) -> None:
+def test_a_dimension_is_named_by_axis_or_brackets(llm: Path) -> None:
     expected = explained(llm, "past_key_values.1", 2)
     assert expected.axis == 2
     assert explained(llm, "past_key_values.1[2]") == expected
@@ -80,14 +82,14 @@ def test_ways_to_name_a_dimension(llm: Path) -> None:
     assert only(expected).why == "always 8, in 6 of 6 calls"
 
 
-def test_a_symbol_by_name(llm: Path) -> None:
-    found = explained(llm, "batch_size")
-    assert [part.variant for part in found.parts] == ["prefill", "decode"]
-    assert {part.dimensions[0].symbol for part in found.parts} == {"batch_size"}
-    assert found.parts[0].dimensions[0].equals == ("attention_mask[0]",)
+def test_a_symbol_is_explained_by_its_name(llm: Path) -> None:
+    explanation = explained(llm, "batch_size")
+    assert [part.variant for part in explanation.parts] == ["prefill", "decode"]
+    assert {part.dimensions[0].symbol for part in explanation.parts} == {"batch_size"}
+    assert explanation.parts[0].dimensions[0].equals == ("attention_mask[0]",)
 
 
-def test_many_sizes(tmp_path: Path) -> None:
+def test_of_many_sizes_the_smallest_and_largest_are_shown(tmp_path: Path) -> None:
     found = only(
         explained(write_tape(tmp_path / "a.tape", calls_of(*((n,) for n in range(100)))), "x")
     )
@@ -123,13 +125,13 @@ def test_a_symbol_has_no_axes(llm: Path) -> None:
         explained(llm, "batch_size", 0)
 
 
-def test_a_parameter_that_no_call_passes(llm: Path) -> None:
-    found = explained(llm, "scale")
-    assert found.parts == ()
-    assert "no call passes scale, or only its default" in str(found)
+def test_a_parameter_that_no_call_passes_is_explained(llm: Path) -> None:
+    explanation = explained(llm, "scale")
+    assert explanation.parts == ()
+    assert "no call passes scale, or only its default" in str(explanation)
 
 
-def test_pooled_from_another_variant(tmp_path: Path) -> None:
+def test_a_size_that_varied_in_another_variant_is_dynamic(tmp_path: Path) -> None:
     calls = calls_of((3, 8), (4, 8), {"x": (5, 8), "m": (2,)})
     path = write_tape(tmp_path / "a.tape", calls)
     first, second = explained(path, "x", 0).parts
@@ -141,29 +143,29 @@ def test_pooled_from_another_variant(tmp_path: Path) -> None:
     assert "one call is all the evidence" in pooled.warnings
 
 
-def test_pooled_from_a_sibling(tmp_path: Path) -> None:
+def test_a_size_that_varied_in_a_sibling_is_dynamic(tmp_path: Path) -> None:
     calls = [{"xs": [ZEROS(n, 2)]} for n in (3, 5)] + [{"xs": [ZEROS(3, 2), ZEROS(7, 2)]}]
     second = only(explained(write_tape(tmp_path / "a.tape", calls), "xs.1", 0))
     assert second.reason == "pooled"
     assert "5 (as xs.0[0] in 1 tensor in xs, call 1)" in second.why
 
 
-def test_a_neighbour(tmp_path: Path) -> None:
+def test_a_size_that_equals_a_dynamic_neighbour_is_dynamic(tmp_path: Path) -> None:
     calls = calls_of({"x": (3, 8), "y": (3, 2)}, (4, 8), (5, 8))
     found = only(explained(write_tape(tmp_path / "a.tape", calls), "y", 0))
     assert (found.dynamic, found.reason) == (True, "neighbour")
     assert "x[0] of the same axis and size is dynamic" in found.why
 
 
-def test_broadcasting(tmp_path: Path) -> None:
+def test_an_explanation_says_that_a_size_broadcasts(tmp_path: Path) -> None:
     calls = calls_of(*({"x": (n, 4), "m": (m, 4)} for n, m in ((2, 2), (3, 3), (4, 1), (5, 1))))
-    found = explained(write_tape(tmp_path / "a.tape", calls), "m", 0)
-    reasons = {part.dimensions[0].reason for part in found.parts}
+    explanation = explained(write_tape(tmp_path / "a.tape", calls), "m", 0)
+    reasons = {part.dimensions[0].reason for part in explanation.parts}
     assert "varied" in reasons
-    assert "it broadcasts, and calls where it is not 1 are another variant" in str(found)
+    assert "it broadcasts, and calls where it is not 1 are another variant" in str(explanation)
 
 
-def test_a_counter(tmp_path: Path) -> None:
+def test_a_counter_is_explained_by_the_size_that_it_equals(tmp_path: Path) -> None:
     class Layer:
         def __init__(self, length: int) -> None:
             self.keys = ZEROS(1, 2, length, 4)
@@ -181,7 +183,7 @@ def test_a_counter(tmp_path: Path) -> None:
     assert "always equals cache.layers.0.keys[2], in 2 of 2 calls" in found.why
 
 
-def test_ints_and_constants(tmp_path: Path) -> None:
+def test_ints_and_constants_are_explained_by_value(tmp_path: Path) -> None:
     calls = [
         {"x": ZEROS(2), "n": n, "mode": "fast", "flag": True, "kind": torch.float16, "o": {}}
         for n in (3, 4)
@@ -225,12 +227,12 @@ def test_a_float_that_varies_is_no_constant(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_thin_evidence(
+def test_thin_evidence_is_warned_of(
     tmp_path: Path, calls: list[Any], where: tuple[str, int], warning: str
 ) -> None:
-    found = explained(write_tape(tmp_path / "a.tape", calls), *where)
-    assert any(warning in text for text in found.warnings), found.warnings
-    assert "warning: " in str(found)
+    explanation = explained(write_tape(tmp_path / "a.tape", calls), *where)
+    assert any(warning in text for text in explanation.warnings), explanation.warnings
+    assert "warning: " in str(explanation)
 
 
 def test_plain_evidence_has_no_warning(llm: Path) -> None:
@@ -238,12 +240,12 @@ def test_plain_evidence_has_no_warning(llm: Path) -> None:
         assert explained(llm, name).warnings == ()
 
 
-def test_an_explanation_as_json(llm: Path, tmp_path: Path) -> None:
-    made = explained(llm, "attention_mask")
-    found = json.loads(made.model_dump_json())
-    assert Explanation.model_validate_json(made.model_dump_json()) == made
-    assert found["subject"] == "attention_mask"
-    assert found["parts"][0]["dimensions"][0]["seen"][0] == {
+def test_an_explanation_survives_json(llm: Path, tmp_path: Path) -> None:
+    explanation = explained(llm, "attention_mask")
+    document = json.loads(explanation.model_dump_json())
+    assert Explanation.model_validate_json(explanation.model_dump_json()) == explanation
+    assert document["subject"] == "attention_mask"
+    assert document["parts"][0]["dimensions"][0]["seen"][0] == {
         "value": 1, "calls": 1, "first_call": 6, "path": None, "address": None
     }  # fmt: skip
     huge = write_tape(tmp_path / "huge.tape", [{"n": 1 << 300}, {"n": 1 << 80}, {"n": 3}])
@@ -288,7 +290,7 @@ def test_hostile_names_are_printable(tmp_path: Path) -> None:
     assert explained(path, f"d.{text}").parts
 
 
-def test_collapsed() -> None:
+def test_names_that_differ_in_one_number_are_collapsed() -> None:
     names = ["x[0]", "c.layers.0.keys[2]", "c.layers.11.keys[2]", "c.layers.0.values[2]"]
     assert collapsed(names) == [
         "x[0]", "c.layers.*.keys[2] (2 of them)", "c.layers.0.values[2]"

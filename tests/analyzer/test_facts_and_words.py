@@ -95,7 +95,7 @@ class Reading(ast.NodeVisitor):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return node.func.attr in ("lower", "strip", "values") and self.is_read(node.func.value)
         if isinstance(node, ast.JoinedStr):
-            values = (one.value for one in node.values if isinstance(one, ast.FormattedValue))
+            values = (value.value for value in node.values if isinstance(value, ast.FormattedValue))
             return any(map(self.is_read, values))
         if isinstance(node, ast.BoolOp):
             return any(map(self.is_read, node.values))

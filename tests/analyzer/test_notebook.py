@@ -57,7 +57,7 @@ def html(shown: Any) -> str:
     return found
 
 
-def test_a_tape_and_what_it_gives(tape: Tape) -> None:
+def test_a_tape_and_its_results_are_shown_in_a_notebook(tape: Tape) -> None:
     assert "120 of 120 that were seen" in html(tape)
     assert "float32" in html(next(c for c in tape.calls if c.number == 1))
     raised = next(call for call in tape.calls if call.error is not None)
@@ -80,7 +80,7 @@ def test_an_explanation_keeps_its_indentation(tape: Tape) -> None:
     assert f"<div>&nbsp;&nbsp;&nbsp;&nbsp;{third.strip()[:20]}" in shown
 
 
-def test_recordings(runs: Path) -> None:
+def test_recordings_are_a_table_in_a_notebook(runs: Path) -> None:
     shown = html(recordings(runs))
     assert "Llm.forward" in shown
     assert "<th>host</th>" in shown
@@ -127,10 +127,10 @@ def test_reports_and_programs(runs: Path) -> None:
         assert found.summary in html(found)
 
 
-def test_a_survey(runs: Path, tmp_path: Path) -> None:
-    found = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], processes=1)
-    assert "Llm.forward</td><td>1</td><td>120" in html(found)
-    found.write(tmp_path / "s.tape", target="Llm")
+def test_a_survey_is_shown_in_a_notebook(runs: Path, tmp_path: Path) -> None:
+    surveyed = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], processes=1)
+    assert "Llm.forward</td><td>1</td><td>120" in html(surveyed)
+    surveyed.write(tmp_path / "s.tape", target="Llm")
     with open_tape(tmp_path / "s.tape") as tape:
         assert "120 of 120" in html(tape)
 
@@ -150,17 +150,17 @@ def test_a_difference_shows_its_changes(tmp_path: Path) -> None:
     write_tape(tmp_path / "a.tape", short)
     write_tape(tmp_path / "b.tape", long)
     with open_tape(tmp_path / "a.tape") as a, open_tape(tmp_path / "b.tape") as b:
-        found = diff(a, b)
-        shown = html(found)
+        difference = diff(a, b)
+        shown = html(difference)
         assert "the traffic on both is the same" in html(diff(a, a))
         assert repr(diff(a, a)) == "<TapeDifference: the traffic on both is the same>"
-    assert "&lt;b&gt;" in html(diff_of(found.disappeared))
-    first = found.appeared[0]
+    assert "&lt;b&gt;" in html(diff_of(difference.disappeared))
+    first = difference.appeared[0]
     assert f"<td>+</td><td>{first.kind}</td><td>{first.where}</td>" in shown
-    more = len(found.appeared) + len(found.disappeared) - 20
+    more = len(difference.appeared) + len(difference.disappeared) - 20
     assert f"and {more} more" in shown
     assert "of Change" not in shown
-    assert "same" not in repr(found)
+    assert "same" not in repr(difference)
 
 
 def diff_of(disappeared: tuple[Change, ...]) -> TapeDifference:
@@ -171,21 +171,21 @@ def test_private_data_shows_its_findings(tmp_path: Path) -> None:
     calls = [Recorded((torch.zeros(1, 2),), {"prompt": "a <b> word"}) for _ in range(3)]
     write_tape(tmp_path / "t.tape", calls)
     with open_tape(tmp_path / "t.tape") as tape:
-        found = private_data(tape)
+        private = private_data(tape)
         by_call = private_data(tape, by_call=True)
-    assert "<td>text</td><td>prompt</td><td>3</td>" in html(found)
-    assert "PrivateFinding" not in html(found)
-    assert "never on a tape" in html(found)
+    assert "<td>text</td><td>prompt</td><td>3</td>" in html(private)
+    assert "PrivateFinding" not in html(private)
+    assert "never on a tape" in html(private)
     assert f"<td>{by_call.findings[0].call}</td>" in html(by_call)
     assert "and 40 more" in html(PrivateData(calls=3, findings=by_call.findings[:5], more=40))
-    assert repr(found) == f"<PrivateData of 3 calls: {len(found.findings)} findings>"
+    assert repr(private) == f"<PrivateData of 3 calls: {len(private.findings)} findings>"
 
 
 def test_a_diagnosis_shows_its_symptoms(tmp_path: Path) -> None:
     write_tape(tmp_path / "t.tape", [Recorded((torch.zeros(1, 2),), {"prompt": "a word"})])
     with open_tape(tmp_path / "t.tape") as tape:
-        found = diagnose(tape)
-    assert f"<td>symptoms</td><td>{escape(str(found.symptoms[0]))}</td>" in html(found)
+        diagnosed = diagnose(tape)
+    assert f"<td>symptoms</td><td>{escape(str(diagnosed.symptoms[0]))}</td>" in html(diagnosed)
 
 
 def test_names_stay_text(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_closed_tape_shows_its_repr(runs: Path) -> None:
     assert call._repr_html_() is None
 
 
-def test_it_is_bounded_and_raises_nothing() -> None:
+def test_what_a_notebook_shows_is_bounded_and_raises_nothing() -> None:
     class Broken(Shown):
         def _sketch(self) -> Sketch:
             raise RuntimeError
@@ -227,7 +227,9 @@ def test_it_is_bounded_and_raises_nothing() -> None:
     assert "and 980 more" in html(Large())
 
 
-def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_in_a_notebook_is_one_display_that_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shown: list[str] = []
 
     class Handle:
@@ -249,9 +251,9 @@ def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown) == 4
     assert 'value="1" max="3"' in shown[1]
     assert "3 of 3" in shown[-1]
-    told = reporter_of(True)
-    assert isinstance(told, NotebookLine)
-    told("tracing <b>x</b>")
+    reporter = reporter_of(True)
+    assert isinstance(reporter, NotebookLine)
+    reporter("tracing <b>x</b>")
     assert "tracing &lt;b&gt;x" in shown[-1]
     ipython.display.display = None
     NotebookLine()("a front end that is gone")

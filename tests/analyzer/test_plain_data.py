@@ -62,7 +62,7 @@ def test_plain_data_is_immutable_and_equal_by_value() -> None:
         made.value = 2
 
 
-def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
+def test_results_with_awkward_values_survive_json(tmp_path: Path) -> None:
     given = {
         "b": b"\xff",
         "f": float("nan"),
@@ -75,12 +75,12 @@ def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
         write_tape(tmp_path / name, [call])
         for name, call in (("a.tape", given), ("b.tape", {**given, "s": "\udfff"}))
     ]
-    with open_tape(paths[0]) as one, open_tape(paths[1]) as other:
-        (variant,) = one.variants()
+    with open_tape(paths[0]) as tape, open_tape(paths[1]) as other:
+        (variant,) = tape.variants()
         every = [
             variant.findings,
-            diff(one, other),
-            *(one.explain(name) for name in given),
+            diff(tape, other),
+            *(tape.explain(name) for name in given),
         ]
         for found in every:
             text = found.model_dump_json()

@@ -100,4 +100,4 @@ def _places(value: Any, path: str) -> Iterator[str]:
 
 
 def _is_plain(values: Sequence[Any]) -> bool:
-    return all(isinstance(one, str) for one in values)
+    return all(isinstance(value, str) for value in values)

@@ -57,7 +57,7 @@ def exported(case: Case, tape: Path, target: str, without: Collection[int] = ())
                 attempts = error.attempts if isinstance(error, ExportError) else ()
                 return {
                     "error": f"{type(error).__name__}: {error}",
-                    "attempts": [_attempt(one) for one in attempts],
+                    "attempts": [_attempt(attempt) for attempt in attempts],
                     "model ran": runs(),
                 }
             ran = runs()
@@ -66,7 +66,7 @@ def exported(case: Case, tape: Path, target: str, without: Collection[int] = ())
             "programs": {
                 name: _program(program, made[id(program)][1]) for name, program in programs.items()
             },
-            "attempts": [_attempt(one) for one in programs.attempts],
+            "attempts": [_attempt(attempt) for attempt in programs.attempts],
             "missing": {name: str(why) for name, why in programs.missing.items()},
             "notes": [*map(str, programs.notes)],
             "model ran": ran,

@@ -97,9 +97,9 @@ def _arguments(tape: str) -> list[str]:
     names: dict[str, None] = {}
     with contextlib.suppress(Exception), open_tape(tape) as opened:
         for variant in opened.variants():
-            found = variant.findings
-            names |= dict.fromkeys(one.argument for one in (*found.tensors, *found.ints))
-            names |= dict.fromkeys(re.split(r"[.\[]", place)[0] for place in found.constants)
+            findings = variant.findings
+            names |= dict.fromkeys(one.argument for one in (*findings.tensors, *findings.ints))
+            names |= dict.fromkeys(re.split(r"[.\[]", place)[0] for place in findings.constants)
         others = [one.name for one in opened.signature.parameters if one.name not in names]
         names |= dict.fromkeys(name for name in others if _is_passed(opened, name))
     return list(names)

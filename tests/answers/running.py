@@ -140,9 +140,9 @@ def step(folder: Path, name: str, words: list[str]) -> dict[str, Any]:
         process.join(_TIMEOUT)
         # Not the exit code: another thread that starts a process may have taken it.
         if answer := Path(said.name).read_text():
-            found: dict[str, Any] = json.loads(answer)
-            _spent[name, words[0]] = found["seconds"]
-            return found
+            document: dict[str, Any] = json.loads(answer)
+            _spent[name, words[0]] = document["seconds"]
+            return document
         why = f"no end after {_TIMEOUT} s"
         if process.is_alive():
             process.kill()

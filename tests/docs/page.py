@@ -99,8 +99,8 @@ class Page:
 
 
 def _commands(console: str) -> list[Command]:
-    found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE)
-    return [Command(text, prints) for text, prints in found]
+    matches = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE)
+    return [Command(text, prints) for text, prints in matches]
 
 
 def _expect(shown: str, printed: str) -> None:

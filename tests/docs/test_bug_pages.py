@@ -89,14 +89,20 @@ def record_good(source: str, path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not shutil.which("git"), reason="no git here")
-def test_bisecting(service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bisections_of_the_page_find_their_culprits(
+    service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in AUTHOR.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "runs").mkdir()
     shutil.copy(service / "runs/small.tape", tmp_path / "runs")
     with_history(tmp_path)
     BISECTING.follow(tmp_path)
-    found = {one.prints.strip() for one in BISECTING.commands if "refs/bisect/bad" in one.text}
+    found = {
+        command.prints.strip()
+        for command in BISECTING.commands
+        if "refs/bisect/bad" in command.text
+    }
     assert found == {*CULPRITS}
     skipped = ["this commit cannot be tested" in said for said in BISECTING.said]
     assert skipped.count(True) == len(CULPRITS)
@@ -104,7 +110,7 @@ def test_bisecting(service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
-def test_testing(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_on_tests_works(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.startswith(("PYTEST_", "COV_")):  # of this run, and not of the reader's
             monkeypatch.delenv(name)

@@ -43,7 +43,7 @@ def page(folder: Path, text: str) -> Page:
     return Page(path)
 
 
-def test_a_page_that_is_true(tmp_path: Path) -> None:
+def test_a_page_that_is_true_passes(tmp_path: Path) -> None:
     page(tmp_path, TEXT).follow(tmp_path)
 
 
@@ -70,6 +70,6 @@ def test_what_is_left_out_is_marked(tmp_path: Path, shown: str) -> None:
         ("from the page\n12.5", "from the page\n\n12.5"),
     ],
 )
-def test_a_page_that_is_wrong(tmp_path: Path, right: str, wrong: str) -> None:
+def test_a_page_that_is_wrong_fails(tmp_path: Path, right: str, wrong: str) -> None:
     with pytest.raises(AssertionError):
         page(tmp_path, TEXT.replace(right, wrong)).follow(tmp_path)

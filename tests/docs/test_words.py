@@ -44,7 +44,7 @@ def test_lines_are_short(page: Path) -> None:
     assert long_lines(page) == []
 
 
-def test_what_counts(tmp_path: Path) -> None:
+def test_words_are_counted_without_code_and_heads(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         f"# A head\n\n| a | `b c` |\n| --- | --- |\n```sh\nno words\n```\n{'x' * 121}\n"

@@ -16,7 +16,7 @@ from tests.viewer.node import NODE
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_it_can_be_planted_once_and_the_file_still_loads(fault: Fault) -> None:
+def test_each_fault_can_be_planted_once_and_its_file_still_loads(fault: Fault) -> None:
     check(fault)
     assert [place for place in fault.tests if not (ROOT / place).exists()] == []
 
@@ -37,7 +37,7 @@ def test_names_are_unique() -> None:
         ("a = 1\n", "a = ", SyntaxError),
     ],
 )
-def test_a_fault_that_cannot_be_planted(
+def test_a_fault_that_cannot_be_planted_is_an_error(
     source: str, new: str, error: type[Exception], tmp_path: Path
 ) -> None:
     (tmp_path / "x.py").write_text(source)
@@ -45,7 +45,7 @@ def test_a_fault_that_cannot_be_planted(
         check(Fault("x", "x.py", "a = 1", new, "", ()), tmp_path)
 
 
-def test_a_name_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_of_a_fault_is_unusable(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "no-such-fault"]) == UNUSABLE
     assert "no such fault: no-such-fault" in capsys.readouterr().err
 

@@ -38,8 +38,8 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        found = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
-        for name in filter(None, found.decode().split("\0")):
+        stdout = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
+        for name in filter(None, stdout.decode().split("\0")):
             source, target = ROOT / name, folder / name
             if source.is_file():  # one that was removed, and not from the index
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class Tree:
         installed = sysconfig.get_path("purelib")
         # Lines with a path only: the .pth files of that folder, which lead to the working tree,
         # are not read.
-        paths = [*(str(self.folder / one / "src") for one in PACKAGES), installed]
+        paths = [*(str(self.folder / package / "src") for package in PACKAGES), installed]
         Path(own, "calltape-copy.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
         python = home / "bin" / "python"
         before = Path(sys.executable).parent

@@ -106,8 +106,8 @@ def _check(data: bytes, reader: TapeReader, record: CallRecord) -> None:
     """Compares the blob of a call with its checksums."""
     if record.blob is None:
         return
-    found = reader.blob_member(record)
-    content = data[found.start : found.start + found.size]
+    blob = reader.blob_member(record)
+    content = data[blob.start : blob.start + blob.size]
     ends = range(_STEP, len(content), _STEP)
     told = [*u32s(record.blob.steps or b""), record.blob.checksum]
     made = [zlib.crc32(content[:end]) for end in ends] if record.blob.steps else []

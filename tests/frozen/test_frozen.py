@@ -19,7 +19,7 @@ from run_conformance import compare  # isort: skip
 
 
 @pytest.mark.parametrize("part", ["future", "v1"])
-def test_the_frozen_reader(part: str) -> None:
+def test_the_frozen_reader_reads_all_fixtures(part: str) -> None:
     paths = sorted((FIXTURES / part).glob("*.tape"))
     command = [sys.executable, "-I", ARCHIVE, *paths]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -36,7 +36,7 @@ def test_the_frozen_reader(part: str) -> None:
     assert wrong == {}
 
 
-def test_it_reads_with_its_own_schema() -> None:
+def test_the_frozen_reader_reads_with_its_own_schema() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import calltape_schema as one; "
     code += "print(one.__file__)"
     done = subprocess.run(

@@ -68,7 +68,7 @@ def sizes(path: Path, tape: Any) -> None:
             counted = sum(seen.calls for seen in symbol.sizes)
             if symbol.distinct <= 64 and counted > len(variant):
                 raise WrongAnswerError(f"{symbol.name}: {counted} calls of {len(variant)}")
-            axes = (axis for one in variant.findings.tensors for axis in one.dimensions)
+            axes = (axis for tensor in variant.findings.tensors for axis in tensor.dimensions)
             is_size = any(axis.symbol == symbol.name for axis in axes)
             unseen = [seen.size for seen in symbol.sizes if seen.size not in recorded]
             if is_size and unseen:

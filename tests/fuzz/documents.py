@@ -137,7 +137,7 @@ def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
     seen: list[Seen] = []
     for _, calls in itertools.groupby(tape.calls, lambda call: call.group):
         listed += _group([*calls], seen, fits)
-    listed += [Listed(COUNTS_MEMBER, seal_envelope(pack(one))) for one in tape.counts]
+    listed += [Listed(COUNTS_MEMBER, seal_envelope(pack(count))) for count in tape.counts]
     if tape.end is None:
         return joined(listed, sealed=False)
     end = dict(tape.end)

@@ -24,8 +24,8 @@ from calltape_schema.tar import (
     members,
     padding,
 )
+from tests.forging.sections import table_entries, table_entry, with_checksum
 from tests.fuzz.values import INTS
-from tests.sections import table_entries, table_entry, with_checksum
 
 __all__ = ["Grouped", "Listed", "joined", "reframe", "split"]
 

@@ -83,5 +83,5 @@ class Mutator:
         known = self._parsed[data]
         if known is None:
             return None
-        made: TapeDocument = pickle.loads(known)  # our own bytes
-        return made
+        document: TapeDocument = pickle.loads(known)  # our own bytes
+        return document

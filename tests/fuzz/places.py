@@ -76,8 +76,8 @@ class Places:
         return self.rng.choice(found).value if found else None
 
     def with_field(self, *names: str) -> dict[str, Any] | None:
-        found = [s.value for s in self.nodes() if any(name in s.value for name in names)]
-        return self.rng.choice(found) if found else None
+        values = [s.value for s in self.nodes() if any(name in s.value for name in names)]
+        return self.rng.choice(values) if values else None
 
     def leaf(self) -> dict[str, Any] | None:
         tree = self.tree()

@@ -285,9 +285,9 @@ def warm_up() -> None:
 
 
 def _is_same(packed: Path, path: Path) -> None:
-    with open_tape(packed, classes=CLASSES) as one, open_tape(path, classes=CLASSES) as other:
-        if (len(one.calls), one.sealed) != (len(other.calls), other.sealed):
-            raise WrongAnswerError(f"{len(one.calls)} calls of {len(other.calls)}")
+    with open_tape(packed, classes=CLASSES) as tape, open_tape(path, classes=CLASSES) as other:
+        if (len(tape.calls), tape.sealed) != (len(other.calls), other.sealed):
+            raise WrongAnswerError(f"{len(tape.calls)} calls of {len(other.calls)}")
 
 
 def _verified(path: Path) -> None:
@@ -296,9 +296,9 @@ def _verified(path: Path) -> None:
 
 
 def _is_sound(name: str, path: Path) -> None:
-    with open_tape(path) as made:
-        wrong = made.verify() if name == "recover" else made.damage
-        if wrong or not made.sealed:
+    with open_tape(path) as tape:
+        wrong = tape.verify() if name == "recover" else tape.damage
+        if wrong or not tape.sealed:
             raise WrongAnswerError(f"{name} made a tape with damage: {wrong}")
 
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.forging.strangers import ESCAPES, forged_failure, nodes_naming
 from tests.fuzz.mutator import Mutator, seeds
-from tests.security.forging import ESCAPES, forged, nodes_naming
 from tests.security.sandbox import Event, watched
 
 __all__ = ["Finding", "Fuzzing", "main"]
@@ -126,7 +126,7 @@ class Fuzzing:
         )  # fmt: skip
         self._classes = json.loads(loaded.stdout)
         allowed: list[Event] = []
-        harmless = forged(work / "tape.tape", [], has_values=True)
+        harmless = forged_failure(work / "tape.tape", [], has_values=True)
         for _, script in self._written(harmless, work, allowed):
             allowed += watched([script], work, allowed=None).events
         self._allowed = tuple(dict.fromkeys(allowed))
@@ -145,7 +145,7 @@ class Fuzzing:
             fields = self._classes[name][:_MOST_FIELDS]
             node = rng.choice(nodes_naming(name, fields))
             nodes.append(_with_values(node, rng))
-        return forged(work / "tape.tape", nodes, scalars=scalars)
+        return forged_failure(work / "tape.tape", nodes, scalars=scalars)
 
     def _mutant(self, work: Path, rng: random.Random, mutator: Mutator) -> Path:
         self._clear(work)
@@ -158,8 +158,8 @@ class Fuzzing:
         self.tapes += 1
         for written, script in self._written(tape, work, of=of):
             self.runs += 1
-            found = watched([script], work, allowed=self._allowed)
-            self._note(tape, written, [*found.findings, *_unexpected(found.output)])
+            watch = watched([script], work, allowed=self._allowed)
+            self._note(tape, written, [*watch.findings, *_unexpected(watch.output)])
         if (work.parent / "MARKER").exists():
             self._note(tape, "all of it", ["the command of the tape ran"])
             (work.parent / "MARKER").unlink()

@@ -208,7 +208,9 @@ def test_every_question_is_asked() -> None:
     read(OTHER, OTHER)  # imports are no tape's
     outcome = read(OTHER, OTHER, DEAR)
     # How long they took is no matter: the machine may be busy.
-    assert [one for one in outcome.findings if not one.kind.startswith("slow in ")] == []
+    assert [
+        finding for finding in outcome.findings if not finding.kind.startswith("slow in ")
+    ] == []
     assert set(answers.COMPARISONS) <= outcome.steps
     assert {name for name in questions.DEAR if name.startswith("$")} <= outcome.steps
     assert len(outcome.steps) > 90

@@ -122,7 +122,7 @@ def checksums_hold(data: bytes) -> bool:
 
 
 @pytest.mark.integration
-def test_some_mutants(tmp_path: Path) -> None:
+def test_some_mutants_raise_no_findings(tmp_path: Path) -> None:
     tally, path, rng = Tally(), tmp_path / "mutant.tape", random.Random(0)
     for number, data in enumerate(mutants(0, 25)):
         path.write_bytes(data)
@@ -145,7 +145,7 @@ def test_the_corpus_is_small_and_reads_without_findings(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
-def test_the_whole_corpus(tmp_path: Path) -> None:
+def test_the_whole_corpus_raises_no_findings(tmp_path: Path) -> None:
     read_a_copy(OTHER, OTHER, tmp_path)  # imports are no tape's
     tally = Tally()
     for path in sorted(CORPUS.glob("*.tape")):
@@ -156,7 +156,7 @@ def test_the_whole_corpus(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(7200)
 @pytest.mark.slow
-def test_mutants_for_some_time(tmp_path: Path) -> None:
+def test_a_campaign_raises_no_findings(tmp_path: Path) -> None:
     """As ``make fuzz`` does, which has another seed each time. By default it reads a number of
     mutants: a fast machine would read further, and fail where a slow one did not come to.
     ``CALLTAPE_FUZZ_SECONDS`` says how long instead."""

@@ -296,7 +296,10 @@ def facts_table() -> str:
 
 def programs_table() -> str:
     """What saved programs hold."""
-    rows = [(one.value[0], one.told("all").value, one.told("none").value) for one in InPrograms]
+    rows = [
+        (InProgram.value[0], InProgram.told("all").value, InProgram.told("none").value)
+        for InProgram in InPrograms
+    ]
     return _table(("in saved programs", "by default", '`values="none"`'), rows)
 
 

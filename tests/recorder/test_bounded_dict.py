@@ -21,14 +21,14 @@ def made(most: int = 1000) -> BoundedDict[int, str]:
     return BoundedDict(most, lambda _, value: len(value))
 
 
-def test_the_oldest_go_first() -> None:
+def test_the_oldest_entries_are_dropped_first() -> None:
     known = made(3)
     for number in range(5):
         known.keep(number, "x")
     assert [known.get(number) for number in range(5)] == [None, None, "x", "x", "x"]
 
 
-def test_large_ones_leave_room_for_few() -> None:
+def test_large_entries_leave_room_for_few() -> None:
     known = made()
     for number in range(100):
         known.keep(number, "x" * (MAX_CACHED_WEIGHT // 4))

@@ -110,29 +110,31 @@ def check(server: Server, folder: Path, one: Killed, counts: Counter[str]) -> No
             assert len(paths) == 1, "it was killed within its manifest"
             continue
         with tape:
-            found = tape.coverage
+            coverage = tape.coverage
             ended = [moment for of, moment in one.said if of == pid and moment]
             # A file whose manifest was being written has nothing yet.
             torn = [error for error in tape.damage if error.member == "tape.msgpack"]
             assert len(torn) == len(tape.damage) <= 1
-            assert found.at_least, "it was killed"
-            assert found.kept == len(tape)
-            assert found.seen == found.kept + sum(found.dropped.values())
-            assert found.seen <= begun[pid]
-            until = found.counted_ns
-            assert until is not None or not found.seen
+            assert coverage.at_least, "it was killed"
+            assert coverage.kept == len(tape)
+            assert coverage.seen == coverage.kept + sum(coverage.dropped.values())
+            assert coverage.seen <= begun[pid]
+            until = coverage.counted_ns
+            assert until is not None or not coverage.seen
             # Of threads, one may be stopped between the number of its call and the time.
             if server.threads == 1:
-                assert sum(moment <= (until or 0) for moment in ended) <= found.seen
+                assert sum(moment <= (until or 0) for moment in ended) <= coverage.seen
             assert tape.missing_files == {}
             counts["calls"] += len(ended)
-            counts["counted"] += found.seen
-            counts["kept"] += found.kept
-            counts["deleted"] += found.dropped.get("deleted", 0) + found.dropped.get("expired", 0)
+            counts["counted"] += coverage.seen
+            counts["kept"] += coverage.kept
+            counts["deleted"] += coverage.dropped.get("deleted", 0) + coverage.dropped.get(
+                "expired", 0
+            )
         if not torn:
             (surveyed,) = survey(paths).targets.values()
-            assert surveyed.coverage.seen == found.seen
-            assert surveyed.coverage.kept == found.kept
+            assert surveyed.coverage.seen == coverage.seen
+            assert surveyed.coverage.kept == coverage.kept
             assert (surveyed.coverage.at_least, surveyed.coverage.counted_ns) == (True, until)
     counts["recordings"] += len(recordings)
 

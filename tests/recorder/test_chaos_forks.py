@@ -62,7 +62,7 @@ def check_child(path: Path, pid: int) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_forks_while_threads_call(tmp_path: Path, kind: str) -> None:
+def test_forks_while_threads_call_lose_nothing(tmp_path: Path, kind: str) -> None:
     torch.set_num_threads(1)  # a forked child has no thread pool
     model, path, stop = Add(), tmp_path / "t.tape", threading.Event()
     pids: list[int] = []

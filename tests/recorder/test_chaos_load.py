@@ -85,7 +85,9 @@ def counted(tape: ReadTape) -> int:
     return tape.table.totals().seen
 
 
-def test_a_crowd_and_a_small_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_is_not_held_up_by_a_full_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Double()
     with record(model, tmp_path / "t.tape", max_queue_bytes=100_000) as recorder:
         gate = disks.slow(monkeypatch)
@@ -102,7 +104,7 @@ def test_a_crowd_and_a_small_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert counted(tape) == stats.seen
 
 
-def test_a_crowd_and_policies(tmp_path: Path) -> None:
+def test_policies_and_dumps_are_exact_in_a_crowd(tmp_path: Path) -> None:
     model, dumped = Double(), []
     keep, held = Novelty() | Rate(0.01), FlightRecorder(calls=500)
     with record(model, tmp_path / "t.tape", keep=keep, flight_recorder=held) as recorder:
@@ -125,7 +127,7 @@ def test_a_crowd_and_policies(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_an_hour_of_calls(tmp_path: Path) -> None:
+def test_an_hour_of_calls_stays_within_memory_and_disk(tmp_path: Path) -> None:
     work = [sys.executable, "-m", "tests.recorder.long_run", str(tmp_path)]
     done = subprocess.run(work, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -41,10 +41,10 @@ def test_a_rotating_recording_is_read_while_it_is_written(tmp_path: Path) -> Non
         try:
             for _ in range(READINGS):
                 with open_tape(tmp_path) as tape:
-                    found = tape.coverage
-                    assert found.at_least
-                    assert before <= found.seen <= begun[0], "none twice, and none forgotten"
-                    before = found.seen
+                    coverage = tape.coverage
+                    assert coverage.at_least
+                    assert before <= coverage.seen <= begun[0], "none twice, and none forgotten"
+                    before = coverage.seen
                     assert tape.missing_files == {}
                     assert tape.damage == []
                     kinds = {one.kind for one in symptoms_of(tape, None)}

@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "control.json"
 
 
-def test_states_and_counters(path: Path) -> None:
+def test_a_control_file_acts_on_changes_only(path: Path) -> None:
     desk = Desk(path)
     assert desk.poll() == []
     desk.write({"paused": True, "rate": 0.1, "seal": 1, "dump": {"id": 1, "reason": "late"}})
@@ -122,7 +122,9 @@ def test_a_file_that_was_caught_half_written_is_not_worth_a_word(
     assert not caplog.records
 
 
-def test_a_file_that_vanishes_and_comes_back(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_control_file_that_comes_back_repeats_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     desk = Desk(path, {"paused": True, "seal": 1})
     assert desk.poll() == ["pause"]
     path.unlink()
@@ -208,7 +210,7 @@ def test_a_file_that_says_paused_holds_from_the_first_call(path: Path) -> None:
     assert (recorder.stats().kept, recorder.stats().dropped) == (0, {"paused": 1})
 
 
-def test_what_the_file_says_between_construction_and_attach(path: Path) -> None:
+def test_a_control_file_written_before_attach_holds(path: Path) -> None:
     desk, model, x = Desk(path, {"paused": False}), Add(), torch.ones(3)
     recorder = Recorder(path.with_name("t.tape"), control=path)
     desk.write({"paused": True})

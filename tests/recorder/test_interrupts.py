@@ -216,7 +216,7 @@ def test_a_signal_handler_flushes_and_closes_while_its_thread_holds_a_lock(
 
 
 @pytest.mark.parametrize("what", ["flush", "close"])
-def test_a_signal_handler_at_any_lock_of_a_call(tmp_path: Path, what: str) -> None:
+def test_a_signal_handler_at_any_lock_may_flush_or_close(tmp_path: Path, what: str) -> None:
     """The handler comes when a call has just taken a lock."""
     model, done = Identity(), 0
     for number in range(200):

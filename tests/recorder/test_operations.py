@@ -66,11 +66,11 @@ def test_the_name_of_a_class_leads_nowhere(name: str, tmp_path: Path) -> None:
     type(model).__name__ = name
     with record(model, f"{tmp_path}/a/b/") as recorder:
         model(torch.ones(1))
-    made = Path(recorder.path)
-    assert made.parent == tmp_path / "a/b"
-    assert made.name[0] not in ".-"
-    assert made.name.isprintable()
-    assert made.exists()
+    path = Path(recorder.path)
+    assert path.parent == tmp_path / "a/b"
+    assert path.name[0] not in ".-"
+    assert path.name.isprintable()
+    assert path.exists()
 
 
 def test_no_call_waits_for_a_log_handler_that_is_told_news(

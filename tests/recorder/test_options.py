@@ -122,7 +122,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", Options.model_fields)
-def test_what_an_option_takes(name: str) -> None:
+def test_each_option_takes_right_values_and_rejects_wrong_ones(name: str) -> None:
     for value in RIGHT[name]:
         assert getattr(check_options({name: value}), name) == value
     for value in WRONG[name]:
@@ -134,12 +134,12 @@ def test_what_an_option_takes(name: str) -> None:
         assert not {"pydantic", "documentation"} & set(str(caught.value).split())
 
 
-def test_an_option_that_is_not_there() -> None:
+def test_an_unknown_option_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(TypeError, match="max_call'; did you mean 'max_calls'"):
         check_options({"max_call": 3})
 
 
-def test_options_that_follow_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_follow_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_options({"method": "generate"}).via == "method"
     assert check_options({}).via == "hook"
     monkeypatch.chdir(tmp_path)

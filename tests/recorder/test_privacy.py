@@ -155,7 +155,7 @@ def test_the_table_is_true(
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("method", ["generate", "stream"])
-def test_streams(tmp_path: Path, values: str, method: str) -> None:
+def test_streams_leak_no_values(tmp_path: Path, values: str, method: str) -> None:
     given, columns = VALUES[values]
     model = Model(tmp_path)
     options: dict[str, Any] = {"values": given, "method": method, "write_ahead": True}

@@ -44,7 +44,7 @@ PAGE = page("production.md")
         ("take up at most 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
-def test_a_number(says: str, found: Any, told: Any) -> None:
+def test_numbers_of_the_page_are_those_of_the_code(says: str, found: Any, told: Any) -> None:
     assert says in PAGE
     assert found == told
 
@@ -59,12 +59,14 @@ def test_a_number(says: str, found: Any, told: Any) -> None:
         ("`when the target was found`", recorder.FOUND, "when the target was found"),
     ],
 )
-def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
+def test_numbers_of_the_recording_page_are_those_of_the_code(
+    says: str, found: Any, told: Any
+) -> None:
     assert says in page("recording.md")
     assert found == told
 
 
-def test_what_a_call_costs_that_is_not_kept() -> None:
+def test_the_page_says_what_a_call_costs_that_is_not_kept() -> None:
     assert "costs as much as about three empty forward hooks" in PAGE
     (row,) = re.findall(
         r"not kept \| [^|]*\| an empty forward hook: [^|]*\| ([\d.]+) ×", page("costs.md")
@@ -82,12 +84,12 @@ def reasons(text: str) -> set[str]:
 
 
 def test_why_calls_are_not_on_the_tape() -> None:
-    found = re.search(
+    match = re.search(
         r"`stats\(\).unwanted` counts calls that were left out on purpose: (.*?)`stats\(\).lost`",
         PAGE,
     )
-    assert found is not None
-    unwanted = reasons(found[1])
+    assert match is not None
+    unwanted = reasons(match[1])
     table = (DOCS / "production.md").read_text(encoding="utf-8").partition("## Lost calls")[2]
     lost = reasons(" ".join(re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)))
     (told,) = re.findall("dropped: (.*?)outputs_lost:", str(Stats.__doc__), re.DOTALL)

@@ -35,7 +35,7 @@ def test_flush_means_in_the_file(tmp_path: Path) -> None:
             assert recorder.stats().disk_bytes == path.stat().st_size
 
 
-def test_flush_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_returns_false_on_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Add()
     recorder = record(model, tmp_path / "t.tape")
     gate = disks.slow(monkeypatch)
@@ -46,7 +46,7 @@ def test_flush_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     recorder.close()
 
 
-def test_flush_from_many_threads(tmp_path: Path) -> None:
+def test_flush_works_from_many_threads(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     counted: list[bool] = []
 
@@ -117,7 +117,7 @@ def test_one_thread_writes_and_close_leaves_nothing(tmp_path: Path) -> None:
     assert appearance_of(model) == looks
 
 
-def test_detach_and_attach_again(tmp_path: Path) -> None:
+def test_a_recorder_goes_on_when_it_is_attached_again(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     recorder = record(model, path)
     with pytest.raises(TapeError, match="one module"):
@@ -133,7 +133,7 @@ def test_detach_and_attach_again(tmp_path: Path) -> None:
     assert read(path).numbers == [0, 1]
 
 
-def test_a_tape_never_attached(tmp_path: Path) -> None:
+def test_a_recorder_that_was_never_attached_seals_an_empty_tape(tmp_path: Path) -> None:
     with Recorder(tmp_path / "t.tape") as recorder:
         assert recorder.stats() == Stats(0, 0, segments=1, path=recorder.path)
         assert recorder.flush()

@@ -175,7 +175,7 @@ def test_model_outputs_are_their_present_fields(tmp_path: Path, llama: Any) -> N
 
 
 @pytest.mark.parametrize("via", ["hook", "method"])
-def test_a_static_cache_generation_with_a_compiled_forward(
+def test_generation_with_a_compiled_forward_is_recorded(
     tmp_path: Path, llama: Any, via: Any
 ) -> None:
     import copy

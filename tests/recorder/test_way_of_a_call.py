@@ -20,6 +20,7 @@ def test_a_call_passes_few_functions(tmp_path: Path) -> None:
         """
         own, is_on = threading.get_ident(), []
         called, wrote = {}, {}  # by the thread of the call, and by that of the writer
+        done = threading.Event()
 
         def note(frame, event, argument):
             code = frame.f_code
@@ -27,6 +28,10 @@ def test_a_call_passes_few_functions(tmp_path: Path) -> None:
                 if not code.co_name.startswith("<"):
                     passed = called if threading.get_ident() == own else wrote
                     passed[code.co_filename, code.co_qualname] = None
+                    # the writer waits again: it is done with the call
+                    if code.co_qualname == "Event.wait" and passed is wrote:
+                        if any("write_at" in name for _, name in wrote):
+                            done.set()
 
         class Model(torch.nn.Module):
             def forward(self, x, y):
@@ -41,9 +46,8 @@ def test_a_call_passes_few_functions(tmp_path: Path) -> None:
                 recorder.flush()
             is_on.append(True)
             model(torch.ones(4, 8), y="hello")
-            while not any("write_at" in name for _, name in list(wrote)):
-                time.sleep(0.01)
-            time.sleep(0.3)  # what comes after it counts against the bound
+            sys.setprofile(None)  # the wait is none of the call
+            assert done.wait(60)
             is_on.clear()
             assert recorder.flush() and recorder.stats().kept == 6
         for file, name in {**called, **wrote}:

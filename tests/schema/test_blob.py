@@ -83,7 +83,7 @@ STEP = CHECKED_BYTES
 
 @pytest.mark.parametrize("size", [0, 1, STEP - 1, STEP, STEP + 1, 2 * STEP, 3 * STEP + 7])
 @pytest.mark.parametrize("cut", [1, STEP - 3, STEP, 2 * STEP + 5])
-def test_checksums_of_parts(size: int, cut: int) -> None:
+def test_checksums_of_parts_are_those_of_the_whole(size: int, cut: int) -> None:
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     cut = max(cut, size // 50 + 1)
     found = checksums_of([data[at : at + cut] for at in range(0, size, cut)])
@@ -108,7 +108,7 @@ def test_a_header_that_grows_in_memory_is_refused_first() -> None:
 
 
 @given(st.binary(max_size=80), st.integers(0, 100))
-def test_random_bytes_raise_nothing_else(text: bytes, more: int) -> None:
+def test_random_headers_raise_only_tape_errors(text: bytes, more: int) -> None:
     for candidate in (text, header_of(text), header_of(b"{" + text)):
         with suppress(TapeError):  # nothing else may come out
             parse_header(candidate, len(candidate) + more)

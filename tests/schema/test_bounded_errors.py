@@ -23,8 +23,8 @@ from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_call, decode_manifest
 from calltape_schema.sections import Section
 from calltape_schema.tree import decode_leaves, decode_structure
+from tests.forging.sections import table_entry
 from tests.raising import raises
-from tests.sections import table_entry
 
 _ID = bytes(16)
 _MANY = 100_000

@@ -56,7 +56,7 @@ def test_text_of_a_stranger_stays_harmless() -> None:
     assert len(str(error)) < 1000
 
 
-def test_it_survives_pickle_and_copy() -> None:
+def test_a_tape_error_survives_pickle_and_copy() -> None:
     error = TapeError("limit", "r", path="p", member="m", offset=1, problems=[Problem((1,), "x")])
     for other in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
         assert type(other) is TapeError

@@ -58,7 +58,7 @@ def test_models_are_found() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_field_and_every_named_value(model: type[BaseModel]) -> None:
+def test_the_page_lists_every_field_and_named_value(model: type[BaseModel]) -> None:
     for name, field in model.model_fields.items():
         if (model.__name__, name) not in IN_THE_TABLE:
             assert name in CODE_SPANS, f"{model.__name__}.{name}"
@@ -79,7 +79,7 @@ def section(begin: str, after: str) -> str:
     return PAGE[PAGE.index(begin) : PAGE.index(after, PAGE.index(begin))]
 
 
-def test_every_limit() -> None:
+def test_the_page_lists_every_limit() -> None:
     listed = {
         int(number.replace(",", ""))
         for row in section("## 10. Kinds and limits", "## 11").splitlines()
@@ -96,7 +96,7 @@ def test_every_limit() -> None:
             assert number in listed | {16, 2**64 - 1}, f"{schema.__name__}: {number}"
 
 
-def test_every_dtype() -> None:
+def test_the_page_lists_every_dtype_of_a_leaf() -> None:
     rows: dict[str, tuple[str, tuple[int, ...]]] = {}
     for row in section("| leaf `dtype` |", "Every other dtype").splitlines()[2:]:
         if row.startswith("|"):
@@ -108,7 +108,7 @@ def test_every_dtype() -> None:
     assert rows == blob.STORED_DTYPES
 
 
-def test_every_dtype_of_a_blob() -> None:
+def test_the_page_lists_every_dtype_of_a_blob() -> None:
     text = section("by bits per element:", "### From a leaf")
     listed: dict[str, int] = {}
     for names, bits in re.findall(r"((?:`\w+`,?\s*)+)(\d+)", text):
@@ -116,7 +116,7 @@ def test_every_dtype_of_a_blob() -> None:
     assert listed == blob.DTYPE_BITS
 
 
-def test_examples() -> None:
+def test_the_examples_of_the_page_are_what_the_code_writes() -> None:
     example = re.search(r'document `\{"a": 1\}`:\n\n```hex\n([0-9a-f ]+)\n', PAGE)
     assert example is not None
     assert bytes.fromhex(example[1]) == seal_envelope(pack({"a": 1}))

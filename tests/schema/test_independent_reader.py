@@ -23,7 +23,7 @@ CALLS = (
 )
 
 
-def test_it_is_small_and_imports_nothing_of_ours() -> None:
+def test_the_independent_reader_is_small_and_imports_nothing_of_ours() -> None:
     source = Path(independent_reader.__file__).read_text()
     assert len(source.splitlines()) <= 135
     imported = {
@@ -42,7 +42,7 @@ def test_tensors_begin_at_multiples_of_64() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_it_reads_what_our_writer_writes(level: int) -> None:
+def test_the_independent_reader_reads_what_our_writer_writes(level: int) -> None:
     """Also what zlib deflates: the fixtures have it only in fixed codes."""
     data = tape(*CALLS, level=level)
     _, calls, end = independent_reader.read_tape(data)
@@ -60,7 +60,7 @@ def test_it_reads_what_our_writer_writes(level: int) -> None:
     assert end["table"] == independent_reader.unpack(pack_inputs(table))
 
 
-def test_it_reads_a_torn_tape() -> None:
+def test_the_independent_reader_reads_a_torn_tape() -> None:
     data = tape(*CALLS, seals=False)
     _, calls, end = independent_reader.read_tape(data[: len(data) - 700])
     assert (len(calls), end) == (60, None)

@@ -44,7 +44,7 @@ def test_nan_and_signed_zero_come_back_bit_by_bit() -> None:
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1, -(2**63), 2**64, -(2**63) - 1, 10**300])
-def test_wide_ints(value: int) -> None:
+def test_wide_ints_are_unpacked_as_packed(value: int) -> None:
     assert unpack(pack(value)) == value
     assert unpack(msgpack.packb(pack_int(value))) == value
 
@@ -63,7 +63,7 @@ def test_an_int_that_no_reader_accepts_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "é漢", "\ud800", "a\udfff\ud800b"])
-def test_any_text(text: str) -> None:
+def test_any_text_is_unpacked_as_packed(text: str) -> None:
     assert unpack(msgpack.packb(pack_text(text))) == text
     assert unpack(pack({"nested": [text]})) == {"nested": (text,)}
 
@@ -102,20 +102,20 @@ def test_values_up_to_the_limit_are_read() -> None:
 
 
 @given(st.binary(max_size=64), st.integers(0, 5000))
-def test_random_bytes_raise_nothing_else(data: bytes, padding: int) -> None:
+def test_random_documents_raise_only_tape_errors(data: bytes, padding: int) -> None:
     for candidate in (data, data + bytes(padding), b"\xdd\0\0\0\2" + data + bytes(padding)):
         with suppress(TapeError):  # nothing else may come out
             unpack(candidate)
 
 
-def test_a_document_that_is_too_large() -> None:
+def test_a_document_that_is_too_large_is_rejected() -> None:
     with raises("limit"):
         unpack(bytes(MAX_DOCUMENT_BYTES + 1))
     with raises("limit"):
         seal_envelope(bytes(MAX_DOCUMENT_BYTES))
 
 
-def test_envelope() -> None:
+def test_an_envelope_has_a_checksum_and_room_for_later_fields() -> None:
     assert seal_envelope(pack({"a": 1})).hex() == "92cea7fa5365c40481a16101"
     assert open_envelope(seal_envelope(b"payload")) == b"payload"
     assert open_envelope(pack([zlib.crc32(b"x"), b"x", "a later field", {}])) == b"x"

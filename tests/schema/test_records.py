@@ -41,7 +41,7 @@ def sealed(document: Any) -> bytes:
     return seal_envelope(pack(document))
 
 
-def test_manifest() -> None:
+def test_a_manifest_is_decoded_as_encoded() -> None:
     signature = (
         Parameter(name="x", kind="POSITIONAL_ONLY"),
         Parameter(name="mode", kind="KEYWORD_ONLY", has_default=True),
@@ -61,7 +61,7 @@ def test_manifest() -> None:
     assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
-def test_call_record() -> None:
+def test_a_call_record_is_decoded_as_encoded() -> None:
     document = CALL | {
         "duration_ns": 7,
         "thread": 2**64 - 1,

@@ -22,7 +22,7 @@ from calltape_schema.tar import (
     member_header,
     members,
 )
-from tests.sections import member, with_checksum
+from tests.forging.sections import member, with_checksum
 
 CONTENTS = {
     "tape.msgpack": b"manifest",
@@ -47,7 +47,7 @@ def scan(data: bytes, start: int = 0) -> tuple[list[Member], list[TapeError]]:
     return list(members(read, len(data), damage.append, start)), damage
 
 
-def test_members_and_their_contents() -> None:
+def test_members_have_their_contents() -> None:
     data = archive() + ZEROS_AT_END
     found, damage = scan(data)
     assert damage == []
@@ -90,7 +90,7 @@ def test_we_read_what_tarfile_writes() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8**11 - 1, 8**11, 2**40 + 3, 2**63 - 1])
-def test_sizes_of_any_magnitude(size: int) -> None:
+def test_sizes_of_any_magnitude_are_those_of_tarfile(size: int) -> None:
     header = member_header("blobs/00000000.safetensors", size)
     assert len(header) == BLOCK
     assert (header[124] == 0x80) == (size >= 8**11)
@@ -128,7 +128,7 @@ def test_a_flipped_bit_in_a_header_costs_one_member() -> None:
             assert damage[0].offset == target.offset
 
 
-def test_every_truncation() -> None:
+def test_a_truncated_archive_keeps_its_whole_members() -> None:
     data = archive()
     whole, _ = scan(data)
     for length in range(len(data)):
@@ -152,7 +152,7 @@ def test_zero_blocks_end_a_tape_only_where_nothing_follows() -> None:
     assert (len(found), len(damage)) == (len(CONTENTS), 1)
 
 
-def test_garbage_between_members() -> None:
+def test_garbage_between_members_is_skipped_and_reported() -> None:
     garbage = b"ustar" * 1000 + bytes(120)
     assert len(garbage) % BLOCK == 0
     data = member("a", b"1") + garbage + member("b", b"2")
@@ -162,7 +162,7 @@ def test_garbage_between_members() -> None:
     assert f"{len(garbage)} bytes skipped" in damage[0].reason
 
 
-def test_garbage_longer_than_a_window() -> None:
+def test_garbage_longer_than_a_window_is_skipped() -> None:
     data = member("a", b"1") + b"z" * (1200 * BLOCK) + member("b", b"2") + b"z" * (1300 * BLOCK)
     found, damage = scan(data)
     assert [m.name for m in found] == ["a", "b"]
@@ -175,7 +175,7 @@ def test_garbage_longer_than_a_window() -> None:
      b"00000_00001\0", b"\0" * 12, b" 0000000001\0", b"\x81" + bytes(11)],
     ids=lambda field: field.hex(),
 )  # fmt: skip
-def test_sizes_that_are_none(field: bytes) -> None:
+def test_sizes_that_are_none_are_damage(field: bytes) -> None:
     header = bytearray(member_header("a", 1))
     header[124:136] = field
     found, damage = scan(with_checksum(bytes(header)) + bytes(BLOCK))

@@ -93,7 +93,7 @@ def test_any_tree_comes_back(root: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("document", [5, None, "x", b"", [], {}])
-def test_documents_that_are_no_structure(document: Any) -> None:
+def test_documents_that_are_no_structure_are_invalid(document: Any) -> None:
     with raises("invalid"):
         decode_structure(pack(document))
 
@@ -210,7 +210,7 @@ COLLIDING: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("name", ["tuples", "ints in tuples"])
-def test_keys_of_one_hash(name: str) -> None:
+def test_many_keys_of_one_hash_make_an_opaque_node(name: str) -> None:
     """They are valid, but no dict of Python is made of many of them."""
     few: Any = decode_structure(keyed([COLLIDING[name](i) for i in range(64)])).root
     assert len(few.keys) == 64
@@ -230,7 +230,7 @@ def test_keys_of_one_hash(name: str) -> None:
         ([1], b"\x91\x01", False), (b"\x91\x01", [b"\x91\x01"], False),
     ],
 )  # fmt: skip
-def test_keys_that_are_equal(one: Any, two: Any, *, is_same: bool) -> None:
+def test_equal_keys_are_invalid(one: Any, two: Any, *, is_same: bool) -> None:
     if is_same:
         with raises("invalid", "same name twice"):
             keyed([one, two])
@@ -243,11 +243,11 @@ CPU = {"device": "cpu", "dtype": "bfloat16"}
 
 def test_a_context_is_read_with_its_defaults() -> None:
     document = structure(NONE) | {"context": {"autocast": [CPU], "new": 1}}
-    found = decode_structure(encode_structure(document)).context
-    assert found is not None
-    assert (found.grad, found.inference, found.default_dtype) == (True, False, "float32")
-    assert not found.training
-    assert [one.dtype for one in found.autocast] == ["bfloat16"]
+    context = decode_structure(encode_structure(document)).context
+    assert context is not None
+    assert (context.grad, context.inference, context.default_dtype) == (True, False, "float32")
+    assert not context.training
+    assert [one.dtype for one in context.autocast] == ["bfloat16"]
     assert decode_structure(encode_structure(structure(NONE))).context is None
 
 

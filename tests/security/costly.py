@@ -18,8 +18,8 @@ from calltape_schema.records import Manifest, Producer, Step, encode_manifest, m
 from calltape_schema.sections import NO_CHECKSUMS
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
 from calltape_schema.tree import encode_leaves
-from tests.raw_structures import raw_structure
-from tests.sections import deflated, member
+from tests.forging.sections import deflated, member
+from tests.forging.structures import raw_structure
 
 __all__ = ["COSTLY", "PRIME", "inputs_of", "packed_tapes", "sealed", "survey_of"]
 
@@ -205,7 +205,7 @@ def structures(path: Path) -> Path:
     """As many variants as there is room for."""
     keys = [{"kind": "dict", "keys": [f"k{at}"], "children": [{"kind": "none"}]}
             for at in range(30_000)]  # fmt: skip
-    return _surveyed(path, (inputs_of([one]) for one in keys))
+    return _surveyed(path, (inputs_of([key]) for key in keys))
 
 
 def columns(path: Path) -> Path:

@@ -46,7 +46,7 @@ from calltape_schema.objects import module_of, mro_of, namespace_of, qualname_of
 from pydantic import TypeAdapter
 from calltape_schema.tree import Node
 from tests.fuzz.loaded_classes import attributes_of, loaded_classes
-from tests.security.forging import nodes_naming
+from tests.forging.strangers import nodes_naming
 
 nodes = TypeAdapter(Node)
 scalars = ("touch FOUND", 1)
@@ -115,13 +115,13 @@ def test_of_all_that_is_loaded_nothing_else_is_made(tmp_path: Path) -> None:
         cwd=tmp_path, env={"PYTHONPATH": str(root), "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["classes"] > 5_000
-    assert found["never"] > 1_000
-    assert (found["seen"], found["new"]) == ([], [])
-    assert not set(FOREIGN) & set(found["made"].values())
-    others = {name for name in found["made"] if name not in FIXED}
-    assert FIXED & set(found["made"]), "some are made"
+    document = json.loads(done.stdout)
+    assert document["classes"] > 5_000
+    assert document["never"] > 1_000
+    assert (document["seen"], document["new"]) == ([], [])
+    assert not set(FOREIGN) & set(document["made"].values())
+    others = {name for name in document["made"] if name not in FIXED}
+    assert FIXED & set(document["made"]), "some are made"
     others.discard("argparse:Namespace")  # which the person named
     others -= {f"numpy:{cls.__name__}" for cls in _NUMBERS}
     unknown = {n for n in others if not n.startswith(("transformers.", "torch.return_types:"))}

@@ -140,7 +140,7 @@ def test_memory_has_a_limit(small: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         tape.variants()
 
 
-def test_who_handles_the_error_does_not_hide_it(
+def test_code_that_handles_the_error_of_a_limit_does_not_hide_it(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pydantic makes another error of what is raised in code that it calls."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forging.strangers import commanding
 from tests.fuzz.scripts import Fuzzing
-from tests.security.forging import commanding
 from tests.security.vulnerable import VULNERABLE
 
 pytestmark = pytest.mark.integration
@@ -30,7 +30,7 @@ PLANTED = {
 
 
 @pytest.mark.slow
-def test_it_finds_what_vulnerable_scripts_do(tmp_path: Path) -> None:
+def test_the_fuzzer_finds_what_vulnerable_scripts_do(tmp_path: Path) -> None:
     work = (tmp_path / "work").resolve()
     fuzzing = Fuzzing(tmp_path / "findings", names=1)
     fuzzing.prepare(work)

@@ -13,8 +13,8 @@ from calltape_analyzer import TapeError, open_tape, survey
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tree import encode_leaves
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tapes import change_table
 from tests.fixture_files import FIXTURES
+from tests.forging.changes import change_table
 from tests.raising import raises
 from tests.security.costly import Inputs, inputs_of, sealed, survey_of
 
@@ -93,7 +93,7 @@ def test_records_that_stand_for_others_are_counted(tmp_path: Path) -> None:
     assert run("variants", path, "--scan").err == ""
 
 
-def test_one_broken_record_of_those_that_stand_for_others(tmp_path: Path) -> None:
+def test_a_broken_record_makes_all_others_be_read(tmp_path: Path) -> None:
     """Then the others are not believed either: all of them are read."""
     inputs = [shaped(2, 3)] * 4 + [shaped(4, 3)] * 2
     forged = {0: shaped(9, 9), 5: shaped(8, 8)}
@@ -143,7 +143,7 @@ def test_an_error_that_a_lie_caused_is_told_as_damage(
         tape.observations()
 
 
-def test_a_call_that_only_the_end_names(tmp_path: Path) -> None:
+def test_a_call_that_only_the_end_names_is_damage(tmp_path: Path) -> None:
     def changed(table: InputsTable) -> None:
         for row in table.rows.values():
             row.first = row.last = row.example = 1000

@@ -12,7 +12,7 @@ import pytest
 from calltape_analyzer import Fact
 from calltape_analyzer.foreign_errors import ErrorKind
 from tests.analyzer.cli.commands import run
-from tests.security.forging import commanding, escaping, forged
+from tests.forging.strangers import commanding, escaping, forged_failure
 from tests.security.sandbox import Event, watched
 from tests.security.vulnerable import VULNERABLE
 
@@ -83,26 +83,26 @@ def facts(kinds: Iterable[type] = (Fact, ErrorKind)) -> Iterator[Event]:
 def test_a_script_does_nothing_that_the_tape_says(
     write: Callable[[Path, Path], Path], folder: Path
 ) -> None:
-    harmless = write(forged(folder / "harmless.tape", []), folder)
+    harmless = write(forged_failure(folder / "harmless.tape", []), folder)
     allowed = (*watched([harmless], folder, allowed=None).events, *facts())
     marker = folder / "RAN_A_COMMAND"
-    found = watched(
+    watch = watched(
         [write(commanding(folder / "a.tape", "touch", str(marker)), folder)], folder,
         allowed=allowed,
     )  # fmt: skip
     assert not marker.exists()
-    assert found.findings == []
+    assert watch.findings == []
     tape = escaping(folder / "b.tape")
     if write is as_zip:  # no redacted tape has such a name of a class
         with pytest.raises(AssertionError, match="nothing was written"):
             write(tape, folder)
         return
-    found = watched([write(tape, folder)], folder, allowed=allowed)
-    assert found.findings == []
-    assert "owned" in found.output, "without text of the tape nothing is shown"
+    watch = watched([write(tape, folder)], folder, allowed=allowed)
+    assert watch.findings == []
+    assert "owned" in watch.output, "without text of the tape nothing is shown"
 
 
-def test_nothing_raw_in_a_traceback(folder: Path) -> None:
+def test_a_traceback_has_nothing_raw(folder: Path) -> None:
     """An exception that nobody handles is printed by Python."""
     script = as_script(escaping(folder / "a.tape"), folder)
     failing = 'raise RuntimeError("\\x1b[31m")'
@@ -111,10 +111,10 @@ def test_nothing_raw_in_a_traceback(folder: Path) -> None:
     )
     assert failing in text
     script.write_text(text)
-    found = watched([script], folder, allowed=None)
-    assert found.code == 1
-    assert "RuntimeError: \\x1b[31m" in found.output
-    assert found.escapes == ""
+    watch = watched([script], folder, allowed=None)
+    assert watch.code == 1
+    assert "RuntimeError: \\x1b[31m" in watch.output
+    assert watch.escapes == ""
 
 
 # The sandbox itself: what it must report.
@@ -125,8 +125,8 @@ def test_the_sandbox_reports_a_vulnerable_script(folder: Path) -> None:
     commanding(folder / "a.tape", "touch", str(marker))
     (folder / "script.py").write_text(VULNERABLE)
     allowed = watched(["-c", "import torch, calltape_analyzer"], folder, allowed=None).events
-    found = watched([folder / "script.py"], folder, allowed=allowed)
-    assert [event for event, _ in found.events] == ["subprocess.Popen"], found.output
+    watch = watched([folder / "script.py"], folder, allowed=allowed)
+    assert [event for event, _ in watch.events] == ["subprocess.Popen"], watch.output
     assert not marker.exists(), "it is reported, and does not happen"
 
 
@@ -146,9 +146,9 @@ def test_the_sandbox_reports_a_vulnerable_script(folder: Path) -> None:
     ],
 )
 def test_the_sandbox_reports(code: str, event: str, folder: Path) -> None:
-    found = watched(["-c", code], folder)
-    assert event in [one for one, _ in found.events]
-    assert found.code != 0
+    watch = watched(["-c", code], folder)
+    assert event in [one for one, _ in watch.events]
+    assert watch.code != 0
     assert not (folder.parent / "beside").exists()
 
 
@@ -156,16 +156,16 @@ def test_the_sandbox_reports_what_children_do(folder: Path) -> None:
     (folder / "child.py").write_text("import sys\nif sys.argv[1:]: open('../beside', 'w')")
     code = "import subprocess as s, sys; s.run([sys.executable, 'child.py', *sys.argv[1:]])"
     (folder / "parent.py").write_text(code)
-    found = watched(["parent.py", "now"], folder, allowed=None)
+    watch = watched(["parent.py", "now"], folder, allowed=None)
     assert (folder.parent / "beside").exists()
     (folder.parent / "beside").unlink()
-    parent = [one for one in found.events if one[0] == "subprocess.Popen"]
-    found = watched(["parent.py", "now"], folder, allowed=parent)
-    assert [event for event, _ in found.events] == ["open"]
+    parent = [one for one in watch.events if one[0] == "subprocess.Popen"]
+    watch = watched(["parent.py", "now"], folder, allowed=parent)
+    assert [event for event, _ in watch.events] == ["open"]
     assert not (folder.parent / "beside").exists()
 
 
 def test_the_sandbox_reports_escapes_and_allows_the_rest(folder: Path) -> None:
     assert watched(["-c", "print('\\x1b[31mred\\u202e')"], folder).escapes == "\x1b\u202e"
-    found = watched(["-c", "open('mine', 'w').write('x'); print('fine\\n\\tä')"], folder)
-    assert (found.code, found.findings) == (0, [])
+    watch = watched(["-c", "open('mine', 'w').write('x'); print('fine\\n\\tä')"], folder)
+    assert (watch.code, watch.findings) == (0, [])

@@ -31,7 +31,7 @@ from calltape_analyzer import (
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.testing import assert_replays
 from tests.analyzer.cli.commands import run
-from tests.security.forging import TEXT, commanding, forged
+from tests.forging.strangers import TEXT, commanding, forged_failure
 
 pytest_plugins = ["pytester"]
 
@@ -200,7 +200,7 @@ def received(house: ModuleType, tape: Path, **options: Any) -> tuple[Any, ...]:
 def test_the_package_of_the_model_brings_its_plain_classes(house: ModuleType) -> None:
     nodes = [dataclass_node(f"house.model:{name}") for name in ALLOWED]
     nodes.append({"kind": "enum", "type": "house.model:Mode", "name": "ON", "value": "on"})
-    got = received(house, forged(Path("a.tape"), nodes))
+    got = received(house, forged_failure(Path("a.tape"), nodes))
     assert [type(one).__name__ for one in got] == [*ALLOWED, "Mode"]
     assert got[0] == house.Plain("touch FOUND", 2)
     assert got[3] is house.Mode.ON
@@ -210,8 +210,8 @@ def test_the_package_of_the_model_brings_its_plain_classes(house: ModuleType) ->
 
 
 @pytest.mark.parametrize("name", [*(f"house.model:{one}" for one in FORBIDDEN), "beside:Beside"])
-def test_it_brings_no_others(name: str, house: ModuleType) -> None:
-    path = forged(Path("a.tape"), [dataclass_node(name)])
+def test_the_package_of_the_model_brings_no_other_classes(name: str, house: ModuleType) -> None:
+    path = forged_failure(Path("a.tape"), [dataclass_node(name)])
     model = house.build_model()
     with open_tape(path) as tape:
         report = replay(tape, model, expect="success")
@@ -227,7 +227,7 @@ def test_the_person_may_name_it(name: str, house: ModuleType) -> None:
     kind = "object" if name == "Ordinary" else "dataclass"
     node = {**dataclass_node(f"house.model:{name}"), "kind": kind}
     cls = getattr(house, name)
-    (got,) = received(house, forged(Path("a.tape"), [node]), classes=[cls])
+    (got,) = received(house, forged_failure(Path("a.tape"), [node]), classes=[cls])
     assert type(got) is cls
     assert vars(got)["a"] == "touch FOUND"
 
@@ -240,7 +240,7 @@ def test_nobody_may_name_a_class_that_does_something_in_the_end(house: ModuleTyp
     nodes = [
         {**dataclass_node(name), "kind": kind} for name in names for kind in ("object", "dataclass")
     ]
-    path = forged(Path("a.tape"), nodes)
+    path = forged_failure(Path("a.tape"), nodes)
     with open_tape(path, classes=classes) as tape:
         for value in tape[0].inputs.args[1:]:
             assert isinstance(value, Placeholder)
@@ -254,20 +254,22 @@ def test_nobody_may_name_a_class_that_does_something_in_the_end(house: ModuleTyp
 
 def test_a_name_is_that_of_the_class(house: ModuleType) -> None:
     house.Other = house.Plain  # type: ignore[attr-defined]
-    assert received(house, forged(Path("a.tape"), [dataclass_node("house.model:Other")])) == ()
-    assert received(house, forged(Path("b.tape"), [dataclass_node("house:Plain")])) == ()
+    assert (
+        received(house, forged_failure(Path("a.tape"), [dataclass_node("house.model:Other")])) == ()
+    )
+    assert received(house, forged_failure(Path("b.tape"), [dataclass_node("house:Plain")])) == ()
 
 
 def test_a_flag_that_is_no_member_is_made_by_no_call(house: ModuleType) -> None:
     node = {"kind": "enum", "type": "house.model:Mode", "name": "NONE", "value": "on"}
-    assert received(house, forged(Path("a.tape"), [node])) == ()
-    (got,) = received(house, forged(Path("a.tape"), [node]), classes=[house.Mode])
+    assert received(house, forged_failure(Path("a.tape"), [node])) == ()
+    (got,) = received(house, forged_failure(Path("a.tape"), [node]), classes=[house.Mode])
     assert got is house.Mode.ON
 
 
 def test_a_stand_in_gives_way_to_the_class_of_the_model(house: ModuleType) -> None:
     nodes = [dataclass_node("house.model:Plain"), dataclass_node("gone:Batch")]
-    plain, gone = received(house, forged(Path("a.tape"), nodes), stand_ins=True)
+    plain, gone = received(house, forged_failure(Path("a.tape"), nodes), stand_ins=True)
     assert type(plain) is house.Plain
     assert type(gone).__name__ == "StandIn"
     assert gone.a == "touch FOUND"
@@ -280,7 +282,7 @@ def test_a_stand_in_has_fields_that_a_class_may_have(kind: str, house: ModuleTyp
         {"kind": kind, "type": f"gone:{at}", "fields": (name,), "children": (TEXT,)}
         for at, name in enumerate(given)
     ]
-    with open_tape(forged(Path("a.tape"), nodes), stand_ins=True) as tape:
+    with open_tape(forged_failure(Path("a.tape"), nodes), stand_ins=True) as tape:
         got = tape[0].inputs.args[1:]
         assert render(tape[0].inputs)
     names = {name for name, one in zip(given, got, strict=True) if type(one) is not Placeholder}
@@ -370,7 +372,7 @@ def test_the_pytest_plugin_runs_none(house: ModuleType, pytester: pytest.Pyteste
 
 @pytest.mark.parametrize("trusted", ["no", 1, 0, None, "", [True]])
 def test_trust_is_true_or_false(trusted: Any, house: ModuleType, tmp_path: Path) -> None:
-    path = forged(tmp_path / "a.tape", [])
+    path = forged_failure(tmp_path / "a.tape", [])
     with open_tape(path) as tape:
         for ask in (
             lambda: load_programs(tmp_path, trusted=trusted),
@@ -396,7 +398,7 @@ def test_a_dtype_is_of_a_table(
         "default_dtype": name, "autocast": ({"device": "cpu", "dtype": name},),
         "grad": False, "inference": False,
     }  # fmt: skip
-    path = forged(Path("a.tape"), [], context=context)
+    path = forged_failure(Path("a.tape"), [], context=context)
     before = torch.get_default_dtype()
     with open_tape(path) as tape:
         assert tape[0].record.inputs.spec().context is not None
@@ -406,7 +408,7 @@ def test_a_dtype_is_of_a_table(
 
 
 def test_only_classes_are_classes(house: ModuleType) -> None:
-    path = forged(Path("a.tape"), [])
+    path = forged_failure(Path("a.tape"), [])
     for given in (["house.model:Plain"], {"house.model:Plain": "Plain"}, [house.Plain(1)]):
         with pytest.raises(UsageError, match="is not a class"):
             open_tape(path, classes=given)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ pytestmark = integration_with()
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pipeline.py"
 
 
-def test_the_example(tmp_path: Path) -> None:
+def test_the_pipeline_example_records_all_its_calls(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.tape"
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(path)], capture_output=True, text=True, timeout=250

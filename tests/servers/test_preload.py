@@ -71,5 +71,5 @@ def test_a_recorder_of_the_lifespan_is_closed_in_each_worker(tmp_path: Path) -> 
     assert not load.failed
     recorded.check_stopped(folder, load.answers)
     assert {path.name for path in folder.iterdir()} == {
-        f"LlamaForCausalLM-{worker}.tape" for worker in {one.worker for one in load.answers}
+        f"LlamaForCausalLM-{worker}.tape" for worker in {answer.worker for answer in load.answers}
     }

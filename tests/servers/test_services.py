@@ -100,6 +100,6 @@ def test_one_worker_is_killed_and_replaced_then_all_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_a_server_that_nobody_touched(example: Example, tmp_path: Path) -> None:
+def test_a_server_is_recorded_and_sealed_from_outside(example: Example, tmp_path: Path) -> None:
     command = as_written(example.server, "calltape-record", tmp_path / "tapes")
     outside.check_sealed_from_outside(command, tmp_path)

@@ -64,7 +64,9 @@ def viewed(*paths: Path) -> Iterator[PageServer]:
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_a_golden_tape_from_a_disk(tab: ViewerTab, golden: Path, width: int, dark: bool) -> None:
+def test_a_dropped_tape_is_listed_sorted_and_searched(
+    tab: ViewerTab, golden: Path, width: int, dark: bool
+) -> None:
     tab.size(width, dark=dark)
     tab.go(FILE_PAGE)
     tab.expect_clean()
@@ -156,7 +158,7 @@ def test_dimensions_of_several_signatures_are_told_apart(
     tab.expect_clean()
 
 
-def test_pages_of_elements_and_values_of_ints(tab: ViewerTab, tmp_path: Path) -> None:
+def test_elements_are_shown_by_page_and_ints_by_value(tab: ViewerTab, tmp_path: Path) -> None:
     calls = [{"x": torch.zeros(300), "past_key_values": count} for count in (2, 5, 5)]
     path = record_calls(tmp_path / "a.tape", *calls)
     tab.size(1280)
@@ -177,7 +179,7 @@ def test_pages_of_elements_and_values_of_ints(tab: ViewerTab, tmp_path: Path) ->
     tab.expect_clean()
 
 
-def test_a_tensor_that_an_earlier_call_has(tab: ViewerTab, tmp_path: Path) -> None:
+def test_a_tensor_of_an_earlier_call_is_shown_with_its_call(tab: ViewerTab, tmp_path: Path) -> None:
     first, second = new_call(3, [1, 2], [5, 6]), new_call(4, [9], [5, 6], at=[("x1", 3, "x1")])
     (tmp_path / "a.tape").write_bytes(tape([first], [second]))
     tab.size(1280)
@@ -264,7 +266,7 @@ def test_no_request_leaves_the_page(golden: Path, structures: Path, tmp_path: Pa
     assert not any("example" in url for url in asked)
 
 
-def test_by_keyboard_alone(tab: ViewerTab, structures: Path) -> None:
+def test_the_page_works_by_keyboard_alone(tab: ViewerTab, structures: Path) -> None:
     tab.size(1280)
     tab.go(FILE_PAGE)
     tab.drop(structures)
@@ -286,7 +288,9 @@ def test_by_keyboard_alone(tab: ViewerTab, structures: Path) -> None:
     tab.expect_clean()
 
 
-def test_from_the_command(tab: ViewerTab, golden: Path, structures: Path) -> None:
+def test_the_command_offers_its_tapes_in_the_page(
+    tab: ViewerTab, golden: Path, structures: Path
+) -> None:
     tab.size(1280)
     with viewed(golden, structures) as server:
         tab.go(server.address)
@@ -333,7 +337,7 @@ def test_names_stay_text(tab: ViewerTab, tmp_path: Path) -> None:
     tab.expect_clean()
 
 
-def test_hostile_files(tab: ViewerTab) -> None:
+def test_hostile_files_do_not_stop_the_page(tab: ViewerTab) -> None:
     """Each is refused in words, or its sound calls are listed. The page lives on without a
     complaint."""
     tab.size(1280)
@@ -376,7 +380,9 @@ def test_corruption_is_told(tab: ViewerTab, golden: Path, tmp_path: Path) -> Non
     tab.until(lambda: any("being written" in text for text in tab.text("[role=status]")))
 
 
-def test_a_compressed_tape(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
+def test_a_compressed_tape_is_opened_or_rejected_in_words(
+    tab: ViewerTab, golden: Path, tmp_path: Path
+) -> None:
     packed = tmp_path / "golden.tape.gz"
     packed.write_bytes(gzip.compress(golden.read_bytes()))
     cut = tmp_path / "cut.tape.gz"
@@ -396,7 +402,7 @@ def test_a_compressed_tape(tab: ViewerTab, golden: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_page_with_tapes_in_it(
+def test_a_page_with_tapes_in_it_needs_no_server(
     tab: ViewerTab, golden: Path, structures: Path, tmp_path: Path, count: int
 ) -> None:
     page = tmp_path / "page.html"

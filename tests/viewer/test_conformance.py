@@ -130,9 +130,9 @@ def test_parts_of_all_tensors_of_a_call_are_counted(tmp_path: Path) -> None:
     ]
     data = tape(*([call] for call in calls))
     (tmp_path / "a.tape").write_bytes(data)
-    found = json.loads(node(READER, tmp_path / "a.tape").stdout)
-    assert [call["number"] for call in found["calls"] if call["values"] != "ok"] == ["65"]
-    assert found["damage"] == ["limit"]
+    document = json.loads(node(READER, tmp_path / "a.tape").stdout)
+    assert [call["number"] for call in document["calls"] if call["values"] != "ok"] == ["65"]
+    assert document["damage"] == ["limit"]
     assert read_all(data) == (list(range(65)), ["limit"])
 
 
@@ -203,7 +203,7 @@ console.log(JSON.stringify({ isKnown, opened, calls, rows, rest: Number(tape.tab
     [[[0, 1], [2, 3, 4]], [[0, 2], [9]], [[5, 3], [4, 8]], []],
     ids=["dense", "gaps", "any order", "no calls"],
 )
-def test_a_tape_opened_from_its_end(tmp_path: Path, numbers: list[list[int]]) -> None:
+def test_a_tape_is_opened_from_its_end(tmp_path: Path, numbers: list[list[int]]) -> None:
     """The index and the table tell the calls before any record was read."""
     groups = [[new_call(one, shape=(one % 2,)) for one in group] for group in numbers]
     found = answer(tmp_path, OPENED, tape(*groups, seen=20).hex())

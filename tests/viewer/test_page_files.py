@@ -65,13 +65,13 @@ def test_no_module_takes_text_for_code(module: Path) -> None:
 @pytest.mark.parametrize("name", ["index.html", "calltape-viewer.html"])
 def test_the_policy_allows_nothing_from_elsewhere(name: str) -> None:
     text = (VIEWER / name).read_text(encoding="utf-8")
-    found = POLICY.search(text)
-    assert found is not None
-    policy = dict(part.split(maxsplit=1) for part in found[1].split("; "))
+    match = POLICY.search(text)
+    assert match is not None
+    policy = dict(part.split(maxsplit=1) for part in match[1].split("; "))
     assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == "'none'"
     assert policy["require-trusted-types-for"] == "'script'"
     assert policy["connect-src"] == "'self'"
-    assert not re.search(r"unsafe|https?:|\*", found[1])
+    assert not re.search(r"unsafe|https?:|\*", match[1])
     # The policy comes before everything that it is to hold for.
     assert text.index("Content-Security-Policy") < text.index("<script")
     assert not re.search(r"<[^>]*\son\w+=", text)

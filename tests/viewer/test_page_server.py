@@ -72,9 +72,9 @@ def test_only_a_browser_that_goes_away_is_no_error(
     monkeypatch.setattr(viewing, "variants_of", fails)
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         asked(server, f"{server.root}variants/0")
-    found = capsys.readouterr().err
-    assert (error.__name__ in found) is is_told
-    assert server.root not in found
+    err = capsys.readouterr().err
+    assert (error.__name__ in err) is is_told
+    assert server.root not in err
 
 
 def test_the_list_has_names_without_folders(server: PageServer) -> None:
@@ -115,7 +115,7 @@ def test_of_a_tape_that_python_cannot_read_the_page_says_why(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("first", "last"), [(0, 0), (0, 511), (100, 8000), (len(BYTES) - 1, 10**9)]
 )
-def test_ranges(server: PageServer, first: int, last: int) -> None:
+def test_a_range_of_a_tape_is_served(server: PageServer, first: int, last: int) -> None:
     answer, body = asked(server, f"{server.root}tapes/0", Range=f"bytes={first}-{last}")
     assert answer.status == 206
     assert body == BYTES[first : last + 1]
@@ -123,7 +123,7 @@ def test_ranges(server: PageServer, first: int, last: int) -> None:
     assert answer.headers["Content-Range"] == f"bytes {first}-{end}/{len(BYTES)}"
 
 
-def test_the_whole_tape(server: PageServer) -> None:
+def test_the_whole_tape_is_served(server: PageServer) -> None:
     answer, body = asked(server, f"{server.root}tapes/0")
     assert (answer.status, body) == (200, BYTES)
     answer, body = asked(server, f"{server.root}tapes/0", method="HEAD")
@@ -136,7 +136,7 @@ def test_the_whole_tape(server: PageServer) -> None:
     ["bytes=9-3", "bytes=-5", "bytes=5-", "bytes=0-1,5-6", "lines=0-1",
      "bytes=999999999-9999999999", "bytes=" + "9" * 400 + "-", "bytes=٣-٤"],
 )  # fmt: skip
-def test_ranges_that_are_none(server: PageServer, asked_for: str) -> None:
+def test_wrong_ranges_are_rejected(server: PageServer, asked_for: str) -> None:
     header = asked_for.encode("utf-8").decode("latin-1")
     answer, body = asked(server, f"{server.root}tapes/0", Range=header)
     assert (answer.status, body) == (416, b"")

@@ -75,7 +75,7 @@ def written(page: Path, *words: Any) -> str:
     return ran.out
 
 
-def test_a_tape(tmp_path: Path) -> None:
+def test_a_page_to_send_has_the_tape_in_it(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert written(page, TAPE).splitlines() == [
         f"wrote {page}",
@@ -99,14 +99,14 @@ def test_several_tapes_have_names_of_their_own(tmp_path: Path) -> None:
     assert found == dict.fromkeys(["a/x.tape", "b/x.tape", "b/y.tape.gz"], TAPE.read_bytes())
 
 
-def test_it_has_the_variants_that_the_command_prints(tmp_path: Path) -> None:
+def test_a_page_to_send_has_the_variants_that_the_command_prints(tmp_path: Path) -> None:
     text = "</script><script>alert(1)</script>"
     calls = [((torch.zeros(2 + n, 3),), {text: n, "mode": text}) for n in range(3)]
     written(tmp_path / "page.html", write_tape(tmp_path / "a.tape", calls))
     scripts = _Scripts(tmp_path / "page.html").found
     (own,) = (text for kind, text in scripts if str(kind.get("type")).endswith("-variants"))
     with open_tape(tmp_path / "a.tape") as tape:
-        tables = [table_of(one).document() for one in tape.variants()]
+        tables = [table_of(variant).document() for variant in tape.variants()]
     assert json.loads(own) == json.loads(json.dumps({"variants": tables}))
     assert text in str(tables)
 
@@ -118,7 +118,7 @@ def test_a_name_ends_no_element(tmp_path: Path) -> None:
     assert list(tapes_in(tmp_path / "page.html")) == ["\"'><\\x1b[1m\\u202e&amp;script.tape"]
 
 
-def test_a_tape_in_a_store(tmp_path: Path) -> None:
+def test_a_page_to_send_has_a_tape_from_a_store_in_it(tmp_path: Path) -> None:
     memory = pytest.importorskip("fsspec").filesystem("memory")
     memory.pipe_file("/page/a.tape", TAPE.read_bytes())
     written(tmp_path / "page.html", "memory://page/a.tape")
@@ -126,7 +126,7 @@ def test_a_tape_in_a_store(tmp_path: Path) -> None:
     assert tapes_in(tmp_path / "page.html") == {"a.tape": TAPE.read_bytes()}
 
 
-def test_tapes_that_are_too_large(tmp_path: Path) -> None:
+def test_tapes_that_are_too_large_make_no_page(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     path.write_bytes(TAPE.read_bytes())
     os.truncate(path, 2**27 + 1)  # a hole
@@ -137,7 +137,7 @@ def test_tapes_that_are_too_large(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_no_page(tmp_path: Path) -> None:
+def test_a_page_needs_the_suffix_of_html(tmp_path: Path) -> None:
     ran = run("view", TAPE, "-o", tmp_path / "page.txt")
     assert ran.code == 2
     assert "a page ends with .html" in ran.err

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize("file", sorted(HERE.glob("*.test.mjs")), ids=lambda file: file.stem)
-def test_modules(file: Path) -> None:
+def test_the_unit_tests_of_the_page_pass(file: Path) -> None:
     done = node("--test", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -65,7 +65,7 @@ def _edges() -> list[Any]:
     return [*ints, *nans, 0.0, -0.0, 1.5, float("inf"), *texts, *bins, *wide, (0.5, -0.0)]
 
 
-def test_signatures(tmp_path: Path) -> None:
+def test_signatures_are_those_of_the_schema(tmp_path: Path) -> None:
     chance = random.Random(4)
     edges = _edges()
     scalars = [[], *([one] for one in edges), edges[:16], edges[:15] * 2, [1] * 70_000]

@@ -106,8 +106,8 @@ class FromGrid(Logits):
 
 class Loss(Logits):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
-        found = self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
-        return found.loss, found.logits
+        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+        return outputs.loss, outputs.logits
 
 
 class Hidden(Logits):

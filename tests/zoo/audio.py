@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.zoo.arguments import masked_sounds, sounds
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.encoder_decoder import audio, whisper
 from tests.zoo.language import built
@@ -53,16 +54,6 @@ def _encodec() -> nn.Module:
     return model
 
 
-def _wave(rows: int, samples: int) -> Arguments:
-    return (torch.randn(rows, samples),), {}
-
-
-def _masked(rows: int, samples: int) -> Arguments:
-    mask = torch.ones(rows, samples, dtype=torch.long)
-    mask[0, -16:] = 0
-    return (), {"input_values": torch.randn(rows, samples), "attention_mask": mask}
-
-
 def _spectrogram(rows: int) -> Arguments:
     return (torch.randn(rows, 32, 16),), {}
 
@@ -81,9 +72,9 @@ _LENGTHS: dict[str, Any] = {
 _ROWS: dict[str, Any] = {"seen": [(2,), (3,), (5,)], "unseen": [(4,), (7,)]}
 
 CASES: list[Case] = [
-    simple("wav2vec2", _wav2vec2, _wave, **_LENGTHS),
-    simple("wav2vec2_masked", _wav2vec2_layer, _masked, **_LENGTHS),
-    simple("hubert", _hubert, _wave, **_LENGTHS),
+    simple("wav2vec2", _wav2vec2, sounds, **_LENGTHS),
+    simple("wav2vec2_masked", _wav2vec2_layer, masked_sounds, **_LENGTHS),
+    simple("hubert", _hubert, sounds, **_LENGTHS),
     simple("ast", _ast, _spectrogram, **_ROWS),
     simple("whisper_encoder", _whisper_encoder, _features, **_ROWS),
     simple("encodec", _encodec, coded, **_LENGTHS, note="quantizes: integers inside"),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import images
 from tests.zoo.case import Arguments, Case, lively, simple
 
 __all__ = ["CASES"]
@@ -83,10 +84,6 @@ def _naflex(**options: Any) -> nn.Module:
 _naflex_sampled = partial(_naflex, pos_embed_use_grid_sample=True)
 
 
-def _picture(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 def _square(side: int) -> Callable[[int], Arguments]:
     return lambda rows: ((torch.randn(rows, 3, side, side),), {})
 
@@ -117,24 +114,24 @@ _BAGS: dict[str, Any] = {
 
 CASES: list[Case] = [
     simple(
-        "timm_efficientnet_same", _same, _picture,
+        "timm_efficientnet_same", _same, images,
         seen=[(2, 64, 96), (3, 97, 63), (2, 80, 75)], unseen=[(4, 71, 113), (5, 128, 64)],
         note="pads as TensorFlow does, by as much as the size needs",
     ),
-    simple("timm_condconv", _condconv, _picture, **_ANY, note="kernels of their own per picture"),
-    simple("timm_mobilenet_features", _mobilenet, _picture, **_ANY, note="a list of maps"),
-    simple("timm_mobilevit", _mobilevit, _picture, **_ANY, note="resizes to whole patches"),
+    simple("timm_condconv", _condconv, images, **_ANY, note="kernels of their own per picture"),
+    simple("timm_mobilenet_features", _mobilenet, images, **_ANY, note="a list of maps"),
+    simple("timm_mobilevit", _mobilevit, images, **_ANY, note="resizes to whole patches"),
     simple(
-        "timm_maxvit", _maxvit, _picture,
+        "timm_maxvit", _maxvit, images,
         seen=[(2, 64, 128), (3, 128, 64), (2, 64, 64)], unseen=[(4, 128, 128), (5, 64, 192)],
     ),
-    simple("timm_vit", _vit, _picture, **_GRID, note="interpolates its positions"),
-    simple("timm_eva", _eva, _picture, **_GRID, note="rotary over the grid"),
-    simple("timm_xcit", _xcit, _picture, **_GRID, note="attention across channels"),
-    simple("timm_swin", _swin, _picture, **_GRID, note="pads to whole windows"),
+    simple("timm_vit", _vit, images, **_GRID, note="interpolates its positions"),
+    simple("timm_eva", _eva, images, **_GRID, note="rotary over the grid"),
+    simple("timm_xcit", _xcit, images, **_GRID, note="attention across channels"),
+    simple("timm_swin", _swin, images, **_GRID, note="pads to whole windows"),
     simple("timm_hiera", _hiera, _square(64), **_ROWS, note="unrolls mask units"),
     simple("timm_levit", _levit, _square(64), **_ROWS, note="keeps its biases in a dict"),
-    simple("timm_sequencer", _sequencer, _picture, **_GRID, note="recurrent along both axes"),
+    simple("timm_sequencer", _sequencer, images, **_GRID, note="recurrent along both axes"),
     simple("timm_naflex", _naflex, _patches, **_BAGS, note="positions by each picture's grid"),
     simple("timm_naflex_sampled", _naflex_sampled, _patches, **_BAGS, note="positions sampled"),
 ]  # fmt: skip

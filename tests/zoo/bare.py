@@ -33,7 +33,7 @@ class Bare:
 
     @cached_property
     def _programs(self) -> list[Any]:
-        return [found for one in self._tape.variants() if (found := self._exported(one))]
+        return [found for variant in self._tape.variants() if (found := self._exported(variant))]
 
     def _exported(self, variant: Any) -> Any:
         try:

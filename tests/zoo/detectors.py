@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import images, pictures
 from tests.zoo.case import Arguments, Case, lively, simple
 from tests.zoo.containers import made
 from tests.zoo.language import VOCAB, built
@@ -198,21 +199,12 @@ def _owlvit() -> nn.Module:
     )  # fmt: skip
 
 
-def _pictures(*sizes: tuple[int, int]) -> Arguments:
-    """As torchvision's detectors take them: a list, values from 0 to 1."""
-    return ([torch.rand(3, height, width) for height, width in sizes],), {}
-
-
 def _boxed(height: int, width: int, *counts: int) -> Arguments:
     boxes = []
     for count in counts:
         corner = torch.rand(count, 2) * torch.tensor([width, height]) / 2
         boxes.append(torch.cat([corner, corner + 2 + torch.rand(count, 2) * 12], dim=1))
     return (torch.randn(len(counts), 3, height, width), boxes), {}
-
-
-def _picture(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
 
 
 def _masked(rows: int, height: int, width: int) -> Arguments:
@@ -254,26 +246,26 @@ _SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 CASES: list[Case] = [
-    simple("faster_rcnn", _faster_rcnn, _pictures, **_TWO, note="as many boxes as it finds"),
-    simple("faster_rcnn_single", _faster_rcnn, _pictures, **_SINGLE, note="one picture per call"),
-    simple("mask_rcnn", _mask_rcnn, _pictures, **_SINGLE, note="masks pasted into the picture"),
-    simple("keypoint_rcnn", _keypoint_rcnn, _pictures, **_SINGLE, note="heat maps resized per box"),
-    simple("retinanet", _retinanet, _pictures, **_SINGLE),
-    simple("fcos", _fcos, _pictures, **_SINGLE),
-    simple("ssd", _ssd, _pictures, **_TWO, note="resizes every picture to one size"),
+    simple("faster_rcnn", _faster_rcnn, pictures, **_TWO, note="as many boxes as it finds"),
+    simple("faster_rcnn_single", _faster_rcnn, pictures, **_SINGLE, note="one picture per call"),
+    simple("mask_rcnn", _mask_rcnn, pictures, **_SINGLE, note="masks pasted into the picture"),
+    simple("keypoint_rcnn", _keypoint_rcnn, pictures, **_SINGLE, note="heat maps resized per box"),
+    simple("retinanet", _retinanet, pictures, **_SINGLE),
+    simple("fcos", _fcos, pictures, **_SINGLE),
+    simple("ssd", _ssd, pictures, **_TWO, note="resizes every picture to one size"),
     simple(
         "region_pooling", made(RegionPooling), _boxed,
         seen=[(24, 32, 3, 2), (32, 20, 4, 5), (28, 28, 2, 6)],
         unseen=[(36, 24, 5, 3), (20, 40, 7, 4)], note="boxes as a list, and what nms keeps",
     ),
     simple(
-        "deformable_convolution", made(Deformable), _picture,
+        "deformable_convolution", made(Deformable), images,
         seen=[(2, 16, 20), (3, 24, 12), (2, 18, 26)], unseen=[(4, 22, 18), (5, 14, 30)],
     ),
     simple("deformable_detr", _deformable_detr, _masked, **_SIZES, note="samples several levels"),
     simple("deformable_detr_two_stage", _two_stage, _masked, **_SIZES),
     simple(
-        "rt_detr", _rt_detr, _picture, seen=[(2, 64, 96), (3, 96, 64), (2, 128, 96)],
+        "rt_detr", _rt_detr, images, seen=[(2, 64, 96), (3, 96, 64), (2, 128, 96)],
         unseen=[(4, 96, 128), (5, 64, 160)], note="anchors made from the sizes",
     ),
     simple(

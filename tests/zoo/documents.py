@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import random_ids
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.language import VOCAB, built, generated
 
@@ -81,14 +82,10 @@ def _tapas() -> nn.Module:
     )  # fmt: skip
 
 
-def _ids(rows: int, length: int) -> Tensor:
-    return torch.randint(3, VOCAB, (rows, length))
-
-
 def _masked(rows: int, length: int) -> Arguments:
     lengths = torch.randint(2, length + 1, (rows, 1))
     mask = (torch.arange(length) < lengths).long()
-    return (), {"input_ids": _ids(rows, length), "attention_mask": mask}
+    return (), {"input_ids": random_ids(rows, length), "attention_mask": mask}
 
 
 def _globally(rows: int, length: int) -> Arguments:
@@ -141,7 +138,7 @@ CASES: list[Case] = [
     simple("perceiver", _perceiver, _masked, **_PLANE),
     simple("canine", _canine, _characters, **_LONG, note="characters, hashed; local windows"),
     simple("fnet", partial(built, "FNetModel", "FNetConfig", vocab_size=VOCAB, hidden_size=32,
-           intermediate_size=48, num_hidden_layers=2), lambda *size: ((_ids(*size),), {}),
+           intermediate_size=48, num_hidden_layers=2), lambda *size: ((random_ids(*size),), {}),
            **_PLANE, note="a Fourier transform in place of attention"),
     simple("convbert", _encoder("ConvBert", embedding_size=32, conv_kernel_size=3), _masked,
            **_PLANE, note="attention beside a convolution that depends on the span"),

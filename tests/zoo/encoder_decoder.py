@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tests.zoo.arguments import tiny_images
 from tests.zoo.case import Arguments, Case, captured, simple
 from tests.zoo.language import VOCAB, built, generated, prompt
 
@@ -72,11 +73,6 @@ def _captioner() -> torch.nn.Module:
     model.generation_config.pad_token_id = 0
     model.generation_config.decoder_start_token_id = 0
     return model
-
-
-def _image(batch: int, _: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(batch)
-    return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=generator)}
 
 
 def _speech(batch: int, _: int) -> dict[str, torch.Tensor]:
@@ -152,5 +148,7 @@ CASES: list[Case] = [
     generated("marian_beams", _marian, num_beams=2),
     generated("whisper_generate", whisper, inputs=_speech, note="length is fixed, batch varies"),
     _manual("whisper_manual", whisper, _speech_loop),
-    generated("captioner_generate", _captioner, inputs=_image, note="ViT encodes, GPT-2 writes"),
+    generated(
+        "captioner_generate", _captioner, inputs=tiny_images, note="ViT encodes, GPT-2 writes"
+    ),
 ]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import random_ids
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.language import VOCAB, built
 
@@ -68,10 +69,6 @@ def _taggers() -> nn.Module:
     return Taggers().eval()
 
 
-def _ids(rows: int, length: int) -> Tensor:
-    return torch.randint(3, VOCAB, (rows, length))
-
-
 def _mask(rows: int, length: int) -> Tensor:
     """Padded on the right, as tokenizers do for encoders."""
     lengths = torch.randint(2, length + 1, (rows, 1))
@@ -79,11 +76,11 @@ def _mask(rows: int, length: int) -> Tensor:
 
 
 def _plain(rows: int, length: int) -> Arguments:
-    return (_ids(rows, length),), {}
+    return (random_ids(rows, length),), {}
 
 
 def _masked(rows: int, length: int) -> Arguments:
-    return (), {"input_ids": _ids(rows, length), "attention_mask": _mask(rows, length)}
+    return (), {"input_ids": random_ids(rows, length), "attention_mask": _mask(rows, length)}
 
 
 def _typed(rows: int, length: int) -> Arguments:
@@ -92,7 +89,7 @@ def _typed(rows: int, length: int) -> Arguments:
 
 
 def _sometimes(rows: int, length: int, masked: bool) -> Arguments:
-    return _masked(rows, length) if masked else ((), {"input_ids": _ids(rows, length)})
+    return _masked(rows, length) if masked else ((), {"input_ids": random_ids(rows, length)})
 
 
 def _features(rows: int, length: int) -> Arguments:
@@ -110,7 +107,7 @@ def _everything(rows: int, length: int) -> Arguments:
 
 def _padding(rows: int, length: int, padded: bool) -> Arguments:
     padding = _mask(rows, length) == 0
-    return (_ids(rows, length),), {"padding": padding} if padded else {}
+    return (random_ids(rows, length),), {"padding": padding} if padded else {}
 
 
 _PLANE: dict[str, Any] = {"seen": [(2, 5), (3, 9), (4, 7)], "unseen": [(5, 6), (2, 12)]}

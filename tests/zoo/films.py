@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import images, pictures
 from tests.zoo.case import Arguments, Case, lively, simple
 from tests.zoo.containers import made
 
@@ -194,16 +195,8 @@ def _clips(rows: int) -> Arguments:
     return _clip(rows, 8, 32)
 
 
-def _picture(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 def _square(rows: int) -> Arguments:
-    return _picture(rows, 32, 32)
-
-
-def _pictures(*sizes: tuple[int, int]) -> Arguments:
-    return ([torch.rand(3, height, width) for height, width in sizes],), {}
+    return images(rows, 32, 32)
 
 
 def _maps(rows: int, height: int, width: int) -> Arguments:
@@ -235,14 +228,14 @@ CASES: list[Case] = [
     simple("video_mvit", _video_mvit, _clips, **_ROWS, note="pools on three axes"),
     simple("video_r2plus1d", _r2plus1d, _clip, seen=[(2, 4, 24), (1, 6, 32), (3, 8, 28)],
            unseen=[(2, 5, 36), (4, 7, 24)]),
-    simple("quantizable_mobilenet", _quantizable_mobilenet, _picture, **_ANY),
-    simple("quantizable_shufflenet", _quantizable_shufflenet, _picture, **_ANY),
-    simple("swin_v2_of_torchvision", _swin("v2"), _picture, **_ANY, note="pads to whole windows"),
+    simple("quantizable_mobilenet", _quantizable_mobilenet, images, **_ANY),
+    simple("quantizable_shufflenet", _quantizable_shufflenet, images, **_ANY),
+    simple("swin_v2_of_torchvision", _swin("v2"), images, **_ANY, note="pads to whole windows"),
     simple("maxvit_of_torchvision", _maxvit, _square, **_ROWS),
-    simple("lraspp", _lraspp, _picture, **_ANY),
-    simple("extracted_features", _extracted, _picture, **_ANY, note="a graph module of torch.fx"),
-    simple("densenet", _densenet, _picture, **_ANY, note="checkpoints for memory it does not need"),
-    simple("ssdlite", _ssdlite, _pictures, seen=[((200, 300),), ((320, 240),), ((260, 280),)],
+    simple("lraspp", _lraspp, images, **_ANY),
+    simple("extracted_features", _extracted, images, **_ANY, note="a graph module of torch.fx"),
+    simple("densenet", _densenet, images, **_ANY, note="checkpoints for memory it does not need"),
+    simple("ssdlite", _ssdlite, pictures, seen=[((200, 300),), ((320, 240),), ((260, 280),)],
            unseen=[((300, 220),), ((240, 360),)], note="the real one, 320 x 320"),
     simple("feature_pyramid", made(Pyramid), _maps, seen=[(2, 6, 8), (3, 8, 5), (2, 7, 10)],
            unseen=[(4, 9, 6), (5, 6, 11)], note="an ordered dict in and out"),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import any_edges
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.containers import made
 
@@ -52,7 +53,7 @@ class Gps(nn.Module):
 
         self.edge = nn.Linear(_EDGE, _WIDTH)
         layers = [nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.ReLU()) for _ in range(2)]
-        self.layers = nn.ModuleList(GPSConv(_WIDTH, GINEConv(one), heads=2) for one in layers)
+        self.layers = nn.ModuleList(GPSConv(_WIDTH, GINEConv(layer), heads=2) for layer in layers)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
         edges = self.edge(edge_attr)
@@ -251,21 +252,17 @@ def _light_gcn() -> nn.Module:
     return LightGCN(num_nodes=20, embedding_dim=8, num_layers=2).eval()
 
 
-def _edges(nodes: int, edges: int) -> Tensor:
-    return torch.randint(0, nodes, (2, edges))
-
-
 def _batch(nodes: int, graphs: int) -> Tensor:
     return torch.arange(nodes) * graphs // nodes
 
 
 def _graph(nodes: int, edges: int, weighted: bool = False) -> Arguments:
-    args = torch.randn(nodes, _WIDTH), _edges(nodes, edges)
+    args = torch.randn(nodes, _WIDTH), any_edges(nodes, edges)
     return args, {"edge_weight": torch.rand(edges)} if weighted else {}
 
 
 def _attributed(nodes: int, edges: int, asked: bool = False) -> Arguments:
-    args = torch.randn(nodes, _WIDTH), _edges(nodes, edges), torch.randn(edges, _EDGE)
+    args = torch.randn(nodes, _WIDTH), any_edges(nodes, edges), torch.randn(edges, _EDGE)
     return args, {"with_weights": True} if asked else {}
 
 
@@ -313,16 +310,16 @@ def _typed(users: int, items: int, edges: int) -> Arguments:
 
 def _related(nodes: int, edges: int) -> Arguments:
     ids = torch.randint(0, 30, (nodes,))
-    return (ids, _edges(nodes, edges), torch.randint(0, 3, (edges,))), {}
+    return (ids, any_edges(nodes, edges), torch.randint(0, 3, (edges,))), {}
 
 
 def _pairs(nodes: int, edges: int, pairs: int) -> Arguments:
     args, _ = _graph(nodes, edges)
-    return (*args, _edges(nodes, pairs)), {}
+    return (*args, any_edges(nodes, pairs)), {}
 
 
 def _users(edges: int, pairs: int) -> Arguments:
-    return (_edges(20, edges), _edges(20, pairs)), {}
+    return (any_edges(20, edges), any_edges(20, pairs)), {}
 
 
 def _dense(graphs: int, nodes: int) -> Arguments:

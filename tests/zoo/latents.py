@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import images
 from tests.zoo.case import Arguments, Case, lively, simple
 
 __all__ = ["CASES"]
@@ -281,10 +282,6 @@ def _scheduled(rows: int, height: int, width: int, step: int) -> Arguments:
     return (torch.randn(rows, 3, height, width), torch.tensor(step)), {}
 
 
-def _noise(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 _EVEN: dict[str, Any] = {
     "seen": [(2, 8, 12, 5), (4, 12, 8, 7), (3, 16, 12, 9)],
     "unseen": [(5, 12, 14, 6), (2, 8, 16, 11)],
@@ -330,8 +327,8 @@ CASES: list[Case] = [
            unseen=[(4, 14), (5, 24)]),
     simple("ddim_step", partial(_stepped, "DDIMScheduler"), _scheduled, **_STEPS,
            note="looks up the alphas by the timestep"),
-    simple("ddim_sampler", partial(_sampler, "DDIMScheduler"), _noise, **_SIZES,
+    simple("ddim_sampler", partial(_sampler, "DDIMScheduler"), images, **_SIZES,
            note="the loop within the model"),
-    simple("euler_sampler", partial(_sampler, "EulerDiscreteScheduler"), _noise, **_SIZES,
+    simple("euler_sampler", partial(_sampler, "EulerDiscreteScheduler"), images, **_SIZES,
            note="a scheduler that counts its steps"),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import any_edges
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.containers import made
 
@@ -243,12 +244,8 @@ def _aggregated(kind: str, *args: Any, **options: Any) -> Any:
     return made(partial(Aggregated, kind, *args, **options))
 
 
-def _edges(nodes: int, edges: int) -> Tensor:
-    return torch.randint(0, nodes, (2, edges))
-
-
 def _graph(nodes: int, edges: int) -> Arguments:
-    return (torch.randn(nodes, _WIDTH), _edges(nodes, edges)), {}
+    return (torch.randn(nodes, _WIDTH), any_edges(nodes, edges)), {}
 
 
 def _weighted(nodes: int, edges: int) -> Arguments:
@@ -284,15 +281,15 @@ def _hyper(nodes: int, members: int, edges: int) -> Arguments:
 
 def _asked(nodes: int, edges: int) -> Arguments:
     ids = torch.randperm(20)[:nodes]
-    return (ids, _edges(nodes, edges), torch.randint(0, 50, (edges,)), torch.randn(edges, 4)), {}
+    return (ids, any_edges(nodes, edges), torch.randint(0, 50, (edges,)), torch.randn(edges, 4)), {}
 
 
 def _both_signs(nodes: int, good: int, bad: int) -> Arguments:
-    return (torch.randn(nodes, _WIDTH), _edges(nodes, good), _edges(nodes, bad)), {}
+    return (torch.randn(nodes, _WIDTH), any_edges(nodes, good), any_edges(nodes, bad)), {}
 
 
 def _all_nodes(edges: int) -> Arguments:
-    return (torch.randn(20, _WIDTH), _edges(20, edges)), {}
+    return (torch.randn(20, _WIDTH), any_edges(20, edges)), {}
 
 
 def _in_time(nodes: int, edges: int, first: bool) -> Arguments:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import drawn
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.language import VOCAB, built, generated, prompt
 
@@ -196,15 +197,11 @@ def _colpali() -> nn.Module:
     )  # fmt: skip
 
 
-def _pixels(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def _seen(batch: int, length: int, tokens: int, *shape: int) -> dict[str, Tensor]:
     """A picture per row, whose tokens follow the first token of the prompt."""
     text = prompt(batch, length)["input_ids"] % _END
     ids = torch.cat([text[:, :1], text.new_full((batch, tokens), _IMAGE), text[:, 1:]], dim=1)
-    pixels = _pixels(batch, batch, *(shape or (3, 16, 16)))
+    pixels = drawn(batch, batch, *(shape or (3, 16, 16)))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
 
 
@@ -235,7 +232,7 @@ def _page(rows: int, length: int) -> Arguments:
 
 
 def _begun(batch: int, length: int) -> dict[str, Tensor]:
-    return {**prompt(batch, length), "pixel_values": _pixels(batch, batch, 3, 16, 16)}
+    return {**prompt(batch, length), "pixel_values": drawn(batch, batch, 3, 16, 16)}
 
 
 def _aya_inputs(batch: int, length: int) -> dict[str, Tensor]:
@@ -250,7 +247,7 @@ def _crossed(batch: int, length: int) -> dict[str, Tensor]:
     """Two tiles per picture; what each token may look at is a mask of its own."""
     words = prompt(batch, length)
     return {
-        **words, "pixel_values": _pixels(batch, batch, 1, 2, 3, 16, 16),
+        **words, "pixel_values": drawn(batch, batch, 1, 2, 3, 16, 16),
         "aspect_ratio_ids": torch.full((batch, 1), 2),
         "aspect_ratio_mask": torch.ones(batch, 1, 2, dtype=torch.long),
         "cross_attention_mask": torch.ones(batch, length, 1, 2, dtype=torch.long),
@@ -286,7 +283,7 @@ def _described(batch: int, length: int) -> dict[str, Tensor]:
 def _grids(batch: int, length: int) -> dict[str, Tensor]:
     given = _seen(batch, length, 6)
     return {
-        **given, "pixel_values": _pixels(batch, batch * 24, 3 * 2 * 4 * 4),
+        **given, "pixel_values": drawn(batch, batch * 24, 3 * 2 * 4 * 4),
         "image_grid_thw": torch.tensor([[1, 4, 6]] * batch),
         "mm_token_type_ids": (given["input_ids"] == _IMAGE).long(),
     }  # fmt: skip

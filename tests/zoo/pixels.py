@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import images
 from tests.zoo.case import Arguments, Case, lively, simple
 from tests.zoo.language import VOCAB, built
 
@@ -151,10 +152,6 @@ def _dinov3() -> nn.Module:
     return built("DINOv3ViTModel", "DINOv3ViTConfig", **_VIT, patch_size=8, num_register_tokens=2)
 
 
-def _picture(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 def _frames(rows: int, height: int, width: int, updates: int = 2) -> Arguments:
     first, second = (torch.rand(rows, 3, height, width) * 2 - 1 for _ in range(2))
     return (first, second), {"num_flow_updates": updates}
@@ -209,7 +206,7 @@ _SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 CASES: list[Case] = [
-    simple("deeplab", _deeplab, _picture, **_SIZES, note="upsampled to the picture, with aux"),
+    simple("deeplab", _deeplab, images, **_SIZES, note="upsampled to the picture, with aux"),
     simple(
         "raft", _raft, _frames, seen=[(2, 128, 136), (3, 144, 128), (2, 136, 152)],
         unseen=[(4, 128, 160), (1, 152, 136)], note="looks up correlations, several times",
@@ -219,19 +216,19 @@ CASES: list[Case] = [
         unseen=[(3, 6, 36, 56), (2, 10, 52, 40)], note="pads to whole windows on three axes",
     ),
     simple(
-        "mask2former", _mask2former, _picture,
+        "mask2former", _mask2former, images,
         seen=[(2, 64, 96), (3, 96, 64), (2, 128, 96)], unseen=[(4, 96, 128), (1, 64, 160)],
         note="attends where the last mask was",
     ),
     simple(
-        "dpt", _dpt, _picture, seen=[(2, 32, 32), (3, 48, 48), (2, 64, 64)],
+        "dpt", _dpt, images, seen=[(2, 32, 32), (3, 48, 48), (2, 64, 64)],
         unseen=[(4, 40, 40), (5, 56, 56)], note="squares only: the root of how many patches",
     ),
-    simple("depth_anything", _depth_anything, _picture, **_SMALL),
+    simple("depth_anything", _depth_anything, images, **_SMALL),
     simple("vitpose_experts", _vitpose, _labelled_rows, **_ROWS, note="an expert per picture"),
     simple("sam2", _sam2, _points, seen=[(2, 3), (3, 2), (2, 5)], unseen=[(4, 4), (3, 7)]),
     simple(
-        "swin2sr", _swin2sr, _picture, seen=[(2, 16, 20), (3, 24, 16), (2, 20, 28)],
+        "swin2sr", _swin2sr, images, seen=[(2, 16, 20), (3, 24, 16), (2, 20, 28)],
         unseen=[(4, 20, 32), (5, 28, 16)], note="pads, and crops what it enlarged",
     ),
     simple(
@@ -246,5 +243,5 @@ CASES: list[Case] = [
         unseen=[((4, 3), (2, 5), (3, 3), (5, 4), (6, 2)), ((5, 2),) * 6],
         note="positions resized to each picture's grid",
     ),
-    simple("dinov3", _dinov3, _picture, **_SMALL, note="rotary over the grid"),
+    simple("dinov3", _dinov3, images, **_SMALL, note="rotary over the grid"),
 ]  # fmt: skip

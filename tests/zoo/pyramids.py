@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.zoo.arguments import images
 from tests.zoo.case import Arguments, Case, lively, simple
 
 __all__ = ["CASES"]
@@ -119,12 +120,8 @@ def _halo() -> nn.Module:
     return lively(ByobNet(config, num_classes=5))
 
 
-def _picture(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 def _square(side: int) -> Callable[[int], Arguments]:
-    return lambda rows: _picture(rows, side, side)
+    return lambda rows: images(rows, side, side)
 
 
 _ANY: dict[str, Any] = {
@@ -139,23 +136,23 @@ _GRID: dict[str, Any] = {
 _ROWS: dict[str, Any] = {"seen": [(2,), (3,), (5,)], "unseen": [(4,), (7,)]}
 
 CASES: list[Case] = [
-    simple("timm_davit", _davit, _picture, **_ANY, note="windows, and attention over channels"),
-    simple("timm_twins", _twins, _picture, **_ANY, note="windows, then all of it made smaller"),
-    simple("timm_pvt", _pvt, _picture, **_ANY, note="keys of a smaller picture"),
-    simple("timm_edgenext", _edgenext, _picture, **_WHOLE, note="position codes by Fourier"),
+    simple("timm_davit", _davit, images, **_ANY, note="windows, and attention over channels"),
+    simple("timm_twins", _twins, images, **_ANY, note="windows, then all of it made smaller"),
+    simple("timm_pvt", _pvt, images, **_ANY, note="keys of a smaller picture"),
+    simple("timm_edgenext", _edgenext, images, **_WHOLE, note="position codes by Fourier"),
     simple("timm_beit", _beit, _square(32), **_ROWS, note="a bias for each pair of patches"),
-    simple("timm_swin_v2", _swin_v2, _picture, **_GRID, note="a small network makes the bias"),
-    simple("timm_focalnet", _focal, _picture, **_ANY, note="gates instead of attention"),
+    simple("timm_swin_v2", _swin_v2, images, **_GRID, note="a small network makes the bias"),
+    simple("timm_focalnet", _focal, images, **_ANY, note="gates instead of attention"),
     simple("timm_gcvit", _gcvit, _square(64), **_ROWS, note="one query for all windows"),
-    simple("timm_tiny_vit", _tiny_vit, _picture, **_ANY, note="pads only where windows need it"),
+    simple("timm_tiny_vit", _tiny_vit, images, **_ANY, note="pads only where windows need it"),
     simple("timm_volo", _volo, _square(64), **_ROWS, note="folds what it unfolded"),
     simple("timm_crossvit", _crossvit, _square(48), **_ROWS, note="the picture in two scales"),
     simple("timm_convit", _convit, _square(32), **_ROWS, note="keeps a table by length"),
-    simple("timm_hieradet", _hieradet, _picture, **_WHOLE, note="positions of windows, tiled"),
-    simple("timm_sam_encoder", _sam_encoder, _picture, **_ANY, note="relative positions, resized"),
+    simple("timm_hieradet", _hieradet, images, **_WHOLE, note="positions of windows, tiled"),
+    simple("timm_sam_encoder", _sam_encoder, images, **_ANY, note="relative positions, resized"),
     simple("timm_mvit", _mvit, _square(64), **_ROWS, note="attention that pools"),
-    simple("timm_halo", _halo, _picture, **_WHOLE, note="overlapping blocks by unfold"),
-    simple("timm_csat", _csat, _picture, **_WHOLE, note="a cosine transform of the picture"),
-    simple("timm_nfnet", _nfnet, _picture, **_ANY, note="weights standardized in each call"),
-    simple("timm_mambaout", _mambaout, _picture, **_ANY),
+    simple("timm_halo", _halo, images, **_WHOLE, note="overlapping blocks by unfold"),
+    simple("timm_csat", _csat, images, **_WHOLE, note="a cosine transform of the picture"),
+    simple("timm_nfnet", _nfnet, images, **_ANY, note="weights standardized in each call"),
+    simple("timm_mambaout", _mambaout, images, **_ANY),
 ]  # fmt: skip

@@ -127,8 +127,8 @@ def _reason(row: dict[str, Any]) -> str:
 
 def _summary(rows: list[dict[str, Any]], target: str) -> str:
     results = [Result.of(row, target) for row in rows]
-    recorded = [one for one in results if one.has_recorded]
-    both = [one for one in results if one.is_whole]
+    recorded = [result for result in results if result.has_recorded]
+    both = [result for result in results if result.is_whole]
     wrong = sum(row.get("silent_wrong", 0) for row in rows)
     bare = sum(row.get("bare_right", 0) for row in rows)
     return (

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import masked_sounds, mono, sounds
 from tests.zoo.case import Arguments, Case, captured, lively, simple
 from tests.zoo.encoder_decoder import whisper
 from tests.zoo.language import VOCAB, built, generated, prompt
@@ -206,16 +207,6 @@ def _clap() -> nn.Module:
     )  # fmt: skip
 
 
-def _wave(rows: int, samples: int) -> Arguments:
-    return (torch.randn(rows, samples),), {}
-
-
-def _masked_wave(rows: int, samples: int) -> Arguments:
-    mask = torch.ones(rows, samples, dtype=torch.long)
-    mask[0, -16:] = 0
-    return (), {"input_values": torch.randn(rows, samples), "attention_mask": mask}
-
-
 def _features(rows: int, frames: int) -> Arguments:
     """Mel frames, the first row padded on the right."""
     mask = torch.ones(rows, frames, dtype=torch.long)
@@ -237,10 +228,6 @@ def _tokens(rows: int, length: int) -> Tensor:
 
 def _spectrogram(rows: int, frames: int) -> Arguments:
     return (torch.randn(rows, frames, 8),), {}
-
-
-def _sound(rows: int, samples: int) -> Arguments:
-    return (torch.randn(rows, 1, samples),), {}
 
 
 def _pairs(sounds: int, texts: int, length: int) -> Arguments:
@@ -284,18 +271,18 @@ _PLANE: dict[str, Any] = {"seen": [(2, 6), (3, 10), (4, 8)], "unseen": [(5, 7), 
 _ALONE: dict[str, Any] = {"seen": [(1, 6), (1, 10), (1, 8)], "unseen": [(1, 7), (1, 13)]}
 
 CASES: list[Case] = [
-    simple("wavlm", _of("WavLM", "ForCTC", **_WAVE), _wave, **_LENGTHS, note="gated positions"),
-    simple("wavlm_speakers", _of("WavLM", "ForXVector", **_WAVE, **_XVECTOR), _masked_wave,
+    simple("wavlm", _of("WavLM", "ForCTC", **_WAVE), sounds, **_LENGTHS, note="gated positions"),
+    simple("wavlm_speakers", _of("WavLM", "ForXVector", **_WAVE, **_XVECTOR), masked_sounds,
            **_LENGTHS, note="statistics over each row's own length"),
-    simple("unispeech_sat", _of("UniSpeechSat", "ForSequenceClassification", **_WAVE), _wave,
+    simple("unispeech_sat", _of("UniSpeechSat", "ForSequenceClassification", **_WAVE), sounds,
            **_LENGTHS),
-    simple("data2vec_audio", _data2vec, _masked_wave, **_LENGTHS, note="a class per frame"),
-    simple("sew", _of("SEW", "ForCTC", **_WAVE), _masked_wave, **_LENGTHS,
+    simple("data2vec_audio", _data2vec, masked_sounds, **_LENGTHS, note="a class per frame"),
+    simple("sew", _of("SEW", "ForCTC", **_WAVE), masked_sounds, **_LENGTHS,
            note="squeezes by two, and stretches again"),
     simple("wav2vec2_conformer", _of("Wav2Vec2Conformer", "ForCTC", **_CONFORMER, **_CONVOLUTIONS),
-           _wave, **_LENGTHS, note="positions shifted by a reshape"),
+           sounds, **_LENGTHS, note="positions shifted by a reshape"),
     simple("wav2vec2_rotary", _of("Wav2Vec2Conformer", "ForCTC", **_CONFORMER, **_CONVOLUTIONS,
-           position_embeddings_type="rotary"), _masked_wave, **_LENGTHS, note="caches its angles"),
+           position_embeddings_type="rotary"), masked_sounds, **_LENGTHS, note="caches its angles"),
     simple("wav2vec2_bert", _of("Wav2Vec2Bert", "ForCTC", **_CONFORMER, add_adapter=True,
            feature_projection_input_dim=16, left_max_position_embeddings=8,
            right_max_position_embeddings=4), _features, **_FRAMES, note="an adapter halves"),
@@ -315,8 +302,8 @@ CASES: list[Case] = [
     simple("vits", _vits, _text, **_ALONE, note="how long the sound is, is in the values"),
     simple("fastspeech2", _fastspeech, _text, **_ALONE, note="repeats each phoneme as it predicts"),
     simple("hifi_gan", _vocoder, _spectrogram, **_PLANE),
-    simple("dac", _dac, _sound, **_LENGTHS, note="residual codebooks"),
-    simple("mimi", _mimi, _sound, **_LENGTHS, note="a transformer between codec and codebooks"),
+    simple("dac", _dac, mono, **_LENGTHS, note="residual codebooks"),
+    simple("mimi", _mimi, mono, **_LENGTHS, note="a transformer between codec and codebooks"),
     simple("clap", _clap, _pairs, seen=[(2, 3, 5), (3, 2, 9), (4, 5, 7)],
            unseen=[(5, 4, 6), (2, 6, 12)], note="sounds times texts"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
+from tests.zoo.arguments import images
 from tests.zoo.case import Arguments, Case, captured, simple
 from tests.zoo.containers import made
 
@@ -521,10 +522,6 @@ def _window(rows: int) -> Arguments:
     return (torch.randn(rows, 12, 3) * 3 + 5,), {}
 
 
-def _image(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 def _audio(channels: int) -> Callable[..., Arguments]:
     return lambda rows, length: ((torch.randn(rows, channels, length),), {})
 
@@ -552,10 +549,10 @@ CASES: list[Case] = [
     simple("rotary_grows", made(Rotary), _ids,
            seen=[(2, 5), (3, 9), (4, 7), (2, 11)], unseen=[(5, 6), (2, 14)],
            note="buffers are registered anew by a longer sequence"),
-    simple("grid_cache", made(GridCache), _image, **_GRIDS, note="a dict of tensors by size"),
+    simple("grid_cache", made(GridCache), images, **_GRIDS, note="a dict of tensors by size"),
     simple("reversible_norm", made(Reversible), _window, **_ROWS, note="attributes in a call"),
     simple("keeps_maps", made(KeepsMaps), _steps, **_PLANE),
-    simple("features_by_hooks", made(Features), _image, **_GRIDS),
+    simple("features_by_hooks", made(Features), images, **_GRIDS),
     simple("weight_norms", made(Normed), _audio(3), **_PLANE),
     simple("patched_by_hooks", made(Patched), _steps, **_PLANE),
     simple("wrapped", made(Wrapped), _rows, **_ROWS, note="*args and **kwargs all the way"),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import sounds
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.containers import WIDTH, Linear, made
 
@@ -150,10 +151,6 @@ def _spectrum(rows: int, dtype: torch.dtype = torch.complex64) -> Arguments:
     return (torch.randn(rows, WIDTH, dtype=dtype),), {}
 
 
-def _audio(rows: int, samples: int) -> Arguments:
-    return (torch.randn(rows, samples),), {}
-
-
 def _strided(rows: int, columns: int, how: str) -> Arguments:
     if how == "transposed":
         x = torch.randn(rows, WIDTH, columns).transpose(1, 2)
@@ -223,7 +220,7 @@ CASES: list[Case] = [
     simple("batch_begins_at_one", made(Add), _broadcast, seen=[(1, 1), (3, 3), (5, 5)],
            unseen=[(4, 4), (2, 2)], note="a batch of 1 is a call like any other"),
     simple("complex_spectrum", made(Filter), _spectrum, **_ROWS),
-    simple("audio_spectrum", made(Spectrum), _audio,
+    simple("audio_spectrum", made(Spectrum), sounds,
            seen=[(2, 64), (3, 96), (2, 80)], unseen=[(4, 120), (2, 100)], note="complex inside"),
     simple("bfloat16", made(HalfPrecision), _half, **_ROWS),
     simple(

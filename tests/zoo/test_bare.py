@@ -38,7 +38,7 @@ def tape(tmp_path: Path) -> Path:
     return tmp_path / "doubled.tape"
 
 
-def test_it_is_right_at_what_the_model_gives(tape: Path) -> None:
+def test_a_bare_export_is_right_where_it_gives_what_the_model_gives(tape: Path) -> None:
     x = torch.randn(7, 3)
     with open_tape(tape) as opened:
         bare = Bare(CASE, opened)

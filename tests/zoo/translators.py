@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import tiny_images
 from tests.zoo.case import Case, lively, simple
 from tests.zoo.encoder_decoder import labelled
 from tests.zoo.language import VOCAB, built, generated, prompt
@@ -125,11 +126,6 @@ def _patches(batch: int, count: int) -> dict[str, Tensor]:
     return {"flattened_patches": patches * mask[..., None], "attention_mask": mask}
 
 
-def _picture(batch: int, _: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(batch)
-    return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=generator)}
-
-
 _padded = partial(prompt, padded=True)
 _PAIRS: dict[str, Any] = {
     "seen": [(2, 5, 4), (3, 9, 5), (2, 7, 6)],
@@ -157,7 +153,7 @@ CASES: list[Case] = [
     generated("switch_transformers", _switch, note="one expert per token, of limited capacity"),
     generated("t5gemma", _t5gemma, note="one attention for both halves"),
     generated("two_berts", _two_berts),
-    generated("trocr", _reader, inputs=_picture),
+    generated("trocr", _reader, inputs=tiny_images),
     generated("pix2struct", _pix2struct, [(2, 8), (3, 12)], [(4, 10), (5, 15)], inputs=_patches,
               note="patches with their places"),
 ]  # fmt: skip

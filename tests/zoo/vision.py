@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import images
 from tests.zoo.case import Arguments, Case, simple
 from tests.zoo.containers import made
 from tests.zoo.language import VOCAB, built
@@ -137,10 +138,6 @@ class Detector(nn.Module):
         return [{"boxes": b, "scores": s} for b, s in zip(boxes, scores, strict=True)]
 
 
-def _picture(rows: int, height: int, width: int) -> Arguments:
-    return (torch.randn(rows, 3, height, width),), {}
-
-
 def _square(rows: int) -> Arguments:
     return (), {"pixel_values": torch.randn(rows, 3, 16, 16)}
 
@@ -190,17 +187,17 @@ _ONE: dict[str, Any] = {"seen": [(1, 32, 48), (1, 64, 32), (1, 48, 40)],
 CASES: list[Case] = [
     simple("vit", _vit, _square, **_ROWS),
     simple("vit_any_size", _vit, _interpolated, **_SIZES, note="interpolated positions"),
-    simple("dinov2", _dinov2, _picture, **_SIZES, note="interpolates its positions by itself"),
-    simple("resnet", _resnet, _picture, **_SIZES),
-    simple("resnet_batch_one", _resnet, _picture, **_ONE, note="always batch 1"),
-    simple("convnext", _convnext, _picture, **_SIZES),
-    simple("conv_net", made(ConvNet), _picture, **_SIZES),
+    simple("dinov2", _dinov2, images, **_SIZES, note="interpolates its positions by itself"),
+    simple("resnet", _resnet, images, **_SIZES),
+    simple("resnet_batch_one", _resnet, images, **_ONE, note="always batch 1"),
+    simple("convnext", _convnext, images, **_SIZES),
+    simple("conv_net", made(ConvNet), images, **_SIZES),
     simple("swin", _swin, _swin_square, **_ROWS),
-    simple("swin_any_size", _swin, _picture, **_SIZES, note="pads to whole windows"),
-    simple("segformer", _segformer, _picture, **_SIZES),
+    simple("swin_any_size", _swin, images, **_SIZES, note="pads to whole windows"),
+    simple("segformer", _segformer, images, **_SIZES),
     simple("detr", _detr, _padded, **_SIZES, note="mask of pixels"),
-    simple("detr_unmasked", _detr, _picture, **_SIZES),
-    simple("yolos", _yolos, _picture, **_SIZES),
+    simple("detr_unmasked", _detr, images, **_SIZES),
+    simple("yolos", _yolos, images, **_SIZES),
     simple("sam", _sam, _points, seen=[(2, 3), (3, 2), (2, 5)], unseen=[(4, 4), (3, 7)]),
     simple("clip", _clip, _pair, **_PAIRS, note="as many texts as you like per picture"),
     simple("siglip", _siglip, _pair, **_PAIRS),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.zoo.arguments import drawn
 from tests.zoo.case import Arguments, Case, captured, lively, simple
 from tests.zoo.language import VOCAB, built, generated, looped, prompt
 
@@ -207,13 +208,9 @@ def _heard(batch: int, length: int, tokens: int) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def _thirty_seconds(batch: int, length: int) -> dict[str, Tensor]:
     """Every sound has as many frames; the tower joins them four by four."""
-    return {**_heard(batch, length, 8), "input_features": _normal(batch, batch, 8, 32)}
+    return {**_heard(batch, length, 8), "input_features": drawn(batch, batch, 8, 32)}
 
 
 def _some_seconds(batch: int, length: int) -> dict[str, Tensor]:
@@ -224,7 +221,7 @@ def _some_seconds(batch: int, length: int) -> dict[str, Tensor]:
 def _any_frames(batch: int, length: int) -> dict[str, Tensor]:
     """As many frames as the sound is long; blocks of 4 become 2 tokens each."""
     blocks = (2 * length + 3) // 4
-    features = _normal(batch, batch, 2 * length, 8)
+    features = drawn(batch, batch, 2 * length, 8)
     mask = torch.ones(batch, 2 * blocks, dtype=torch.bool)
     return {
         **_heard(batch, length, 2 * blocks), "input_features": features,
@@ -235,11 +232,11 @@ def _any_frames(batch: int, length: int) -> dict[str, Tensor]:
 def _frames(batch: int, length: int) -> dict[str, Tensor]:
     mask = torch.ones(batch, 4 * length, dtype=torch.long)
     mask[0, -4:] = 0
-    return {"input_features": _normal(batch, batch, 4 * length, 16), "attention_mask": mask}
+    return {"input_features": drawn(batch, batch, 4 * length, 16), "attention_mask": mask}
 
 
 def _spoken(batch: int, length: int) -> dict[str, Tensor]:
-    return {"input_values": _normal(batch, batch, 32 * length)}
+    return {"input_values": drawn(batch, batch, 32 * length)}
 
 
 def _columns(module: Any, batch: int, length: int, steps: int) -> None:
@@ -268,7 +265,7 @@ def _frame_of_codes(batch: int, _: int) -> dict[str, Tensor]:
     first = torch.randint(1, 32, (batch, 1), generator=torch.Generator().manual_seed(batch))
     return {
         "input_ids": nn.functional.pad(first, (1, 0)),
-        "backbone_last_hidden_state": _normal(batch, batch, 32),
+        "backbone_last_hidden_state": drawn(batch, batch, 32),
     }
 
 

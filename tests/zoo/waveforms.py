@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.zoo.arguments import mono, sounds
 from tests.zoo.case import Arguments, Case, captured, simple
 from tests.zoo.containers import made
 
@@ -397,14 +398,6 @@ def _classes(rows: int, frames: int) -> Arguments:
     return (samples, torch.randn(rows, frames, _MELS)), {}
 
 
-def _mono(rows: int, samples: int) -> Arguments:
-    return (torch.randn(rows, 1, samples),), {}
-
-
-def _wave(rows: int, samples: int) -> Arguments:
-    return (torch.randn(rows, samples),), {}
-
-
 def _speaker(rows: int, frames: int, relative: bool) -> Arguments:
     more = {"wav_lens": torch.linspace(0.5, 1.0, rows)} if relative else {}
     return (torch.randn(rows, frames, _MELS),), more
@@ -490,9 +483,9 @@ CASES: list[Case] = [
     simple("wavenet", made(WaveNet), _classes, **_FRAMES, note="four samples per frame"),
     Case("wavenet_queues", made(QueuedWaveNet), _sampled_drive, _sampled_unseen,
          note="queues of 1, 2 and 4"),
-    simple("conv_tasnet", made(ConvTasNet), _mono, **_SAMPLES, note="pads what is left of a hop"),
-    simple("demucs", made(Demucs), _mono, **_SAMPLES, note="pads to a length that it works out"),
-    simple("enhancer", made(Enhancer), _wave, **_SAMPLES, note="a spectrum and back"),
+    simple("conv_tasnet", made(ConvTasNet), mono, **_SAMPLES, note="pads what is left of a hop"),
+    simple("demucs", made(Demucs), mono, **_SAMPLES, note="pads to a length that it works out"),
+    simple("enhancer", made(Enhancer), sounds, **_SAMPLES, note="a spectrum and back"),
     simple("voice_activity", made(Activity), _activity,
            seen=[(2, 16000), (3, 8000), (4, 16000), (2, 8000)],
            unseen=[(5, 16000), (6, 8000)], note="an int picks the layers and the size"),

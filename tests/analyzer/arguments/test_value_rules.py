@@ -124,7 +124,7 @@ def test_masks_without_padding_and_bytes_have_no_rule(tmp_path: Path) -> None:
     assert names(tmp_path, images) == []
 
 
-def test_one_hot_rows_permutations_and_positions(tmp_path: Path) -> None:
+def test_values_at_other_sizes_stay_one_hot_permuted_or_consecutive(tmp_path: Path) -> None:
     def made(n: int) -> Given:
         hot = torch.nn.functional.one_hot(torch.arange(n) * 2 % n, n)
         # never in order

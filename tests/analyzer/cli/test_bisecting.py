@@ -11,8 +11,8 @@ import torch
 from calltape_analyzer import open_tape
 from tests.analyzer.cli.commands import process, run
 from tests.analyzer.cli.models import MODULE
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,9 @@ from tests.analyzer.tapes import Recorded, write_tape
         ("no form", (), 128),
     ],
 )
-def test_codes(name: str, options: tuple[str, ...], code: int, classifier_tape: Path) -> None:
+def test_bisect_exits_with_the_code_that_git_expects(
+    name: str, options: tuple[str, ...], code: int, classifier_tape: Path
+) -> None:
     arguments = ("replay", classifier_tape, "--model", f"{MODULE}:{name}", *options)
     assert run(*arguments, "--bisect").code == code
 
@@ -54,7 +56,9 @@ def test_without_it_codes_are_as_ever(classifier_tape: Path) -> None:
 
 def test_damage_decides_nothing(classifier_tape: Path, folder: Path) -> None:
     shutil.copy(classifier_tape, folder / "torn.tape")
-    blob = [one for one in member_list(classifier_tape) if one.name.startswith("blobs/")][-1]
+    blob = [member for member in member_list(classifier_tape) if member.name.startswith("blobs/")][
+        -1
+    ]
     flip(folder / "torn.tape", blob.start + blob.size - 1)
     arguments = ("replay", folder / "torn.tape", "--model", f"{MODULE}:classifier")
     assert run(*arguments).code == 3
@@ -75,10 +79,10 @@ def test_calls_that_are_whole_decide(
     (folder / "torn.tape").write_bytes(data)
     arguments = ("replay", folder / "torn.tape", "--model", f"{MODULE}:{name}")
     assert run(*arguments).code == (code or 3)
-    found = run(*arguments, "--bisect")
-    assert found.code == code
-    assert "the calls there were left out, or could not be tried" in found.out
-    assert "checksum" in found.err
+    result = run(*arguments, "--bisect")
+    assert result.code == code
+    assert "the calls there were left out, or could not be tried" in result.out
+    assert "checksum" in result.err
     only = run(*arguments, "--calls", 1, "--bisect")
     assert only.code == 125, "nothing is left to test it with"
 
@@ -96,12 +100,12 @@ def test_a_program_that_is_not_there_may_be_in_another_commit(
     assert run("replay", classifier_tape, folder / "no.onnx", "--bisect").code == 125
 
 
-def test_a_tape_that_is_not_there(folder: Path) -> None:
+def test_bisecting_stops_if_the_tape_cannot_be_read(folder: Path) -> None:
     (folder / "text.tape").write_text("no tape")
     for name in ("no.tape", "text.tape"):
-        found = run("replay", folder / name, "--model", f"{MODULE}:classifier", "--bisect")
-        assert found.code == 128
-        assert "no commit can be tested" in found.err
+        result = run("replay", folder / name, "--model", f"{MODULE}:classifier", "--bisect")
+        assert result.code == 128
+        assert "no commit can be tested" in result.err
 
 
 @pytest.mark.integration

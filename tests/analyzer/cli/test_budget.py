@@ -47,7 +47,7 @@ SCAN = ("variants", "--scan")
 
 @pytest.mark.integration
 @pytest.mark.parametrize("words", [("info", "--scan"), ("ls",), SCAN], ids=lambda words: words[0])
-def test_more_time_than_the_budget(
+def test_reading_ends_when_it_takes_more_time_than_the_budget(
     tape: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
@@ -59,7 +59,7 @@ def test_more_time_than_the_budget(
     assert ask(*words, str(tape)) == (0, "")
 
 
-def test_a_library_that_makes_another_error_of_it(
+def test_the_limit_is_told_also_if_a_library_wraps_the_error(
     tape: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As pydantic does, which calls our serializers back."""
@@ -78,7 +78,9 @@ def test_a_library_that_makes_another_error_of_it(
     assert stderr.startswith("calltape: reading took more than 0.0 s of processor time. ")
 
 
-def test_more_memory_than_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_ends_when_it_takes_more_memory_than_the_budget(
+    tape: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
     held = iter(range(0, 2**40, 2**20))
     monkeypatch.setattr(budget, "_held", lambda: next(held))
@@ -87,7 +89,7 @@ def test_more_memory_than_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch
     assert stderr.startswith("calltape: reading took more than 1 MiB of memory. ")
 
 
-def test_both_from_the_environment(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
     monkeypatch.setenv("CALLTAPE_MAX_SECONDS", "0")
     assert ask(*SCAN, str(tape))[0] == 1

@@ -49,7 +49,7 @@ def test_a_call_shows_its_context(path: Path) -> None:
     assert json.loads(run("ls", path, "--json")[1])[1]["context"].endswith("no_grad")
 
 
-def test_variants_and_explain_name_it(path: Path) -> None:
+def test_variants_and_explain_name_the_context(path: Path) -> None:
     assert "autocast cpu bfloat16: 1 call" in run("variants", path)[1]
     assert "in autocast cpu bfloat16 (1 call, call 1)" in run("explain", path, "x")[1]
 

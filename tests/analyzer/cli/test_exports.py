@@ -24,13 +24,13 @@ from tests.analyzer.tapes import write_tape
 
 
 @pytest.mark.parametrize("name", ["classifier", "made", "Classifier", "Zoo.classifier"])
-def test_replay_of_the_model_itself(classifier_tape: Path, name: str) -> None:
+def test_the_model_itself_reproduces_its_calls(classifier_tape: Path, name: str) -> None:
     code, out, err = run("replay", classifier_tape, "--model", f"{MODULE}:{name}", "--atol", 100)
     assert (code, err) == (0, "")
     assert "4 of 4 recorded calls reproduced" in out
 
 
-def test_replay_that_differs(classifier_tape: Path) -> None:
+def test_replay_exits_with_1_if_outputs_differ(classifier_tape: Path) -> None:
     arguments = ("replay", classifier_tape, "--model", f"{MODULE}:other")
     code, out, err = run(*arguments)
     assert (code, err) == (1, "")
@@ -85,7 +85,7 @@ def test_the_traceback_of_a_model_can_be_had(
         run("replay", classifier_tape, "--model", f"{MODULE}:failing")
 
 
-def test_usage(classifier_tape: Path) -> None:
+def test_wrong_combinations_of_options_are_rejected(classifier_tape: Path) -> None:
     model = ("--model", f"{MODULE}:classifier")
     for arguments in (
         ("export", classifier_tape),
@@ -113,7 +113,7 @@ def test_targets_that_do_not_exist(classifier_tape: Path, options: tuple[str, ..
         assert err == f"calltape: {name}: no such file. Check the path.\n"
 
 
-def test_help() -> None:
+def test_help_shows_examples_of_export_and_replay() -> None:
     for verb in ("export", "replay"):
         assert f"  {verb} " in run("--help").out
         text = run(verb, "--help").out
@@ -125,7 +125,7 @@ def test_help() -> None:
 
 
 @pytest.mark.integration
-def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
+def test_exported_programs_pass_replay_and_a_dry_run(classifier_tape: Path, folder: Path) -> None:
     out_dir = folder / "exported"
     model = ("--model", f"{MODULE}:classifier")
     code, out, err = run("export", classifier_tape, *model, "--out", out_dir, "-v")
@@ -153,7 +153,7 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_language_model(folder: Path) -> None:
+def test_programs_of_a_language_model_reproduce_its_calls_and_reject_others(folder: Path) -> None:
     tape, out_dir = record_chats(folder / "llm.tape", CHATS), folder / "llm"
     model = ("--model", "tests.analyzer.chats:toy_lm")
     assert run("replay", tape, *model).code == 0
@@ -197,7 +197,7 @@ def test_the_place_is_looked_at_before_the_export(
 
 
 @pytest.mark.integration
-def test_export_json(classifier_tape: Path) -> None:
+def test_export_prints_programs_attempts_and_report_as_json(classifier_tape: Path) -> None:
     model = ("--model", f"{MODULE}:classifier")
     code, out, err = run("export", classifier_tape, *model, "--json")
     assert (code, err) == (0, "")
@@ -223,7 +223,7 @@ def test_export_of_another_model_is_exit_code_1(classifier_tape: Path) -> None:
 
 
 @pytest.mark.integration
-def test_export_to_onnx(classifier_tape: Path, folder: Path) -> None:
+def test_an_export_to_onnx_passes_replay_and_a_dry_run(classifier_tape: Path, folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     out_dir = folder / "onnx"
@@ -236,14 +236,14 @@ def test_export_to_onnx(classifier_tape: Path, folder: Path) -> None:
 
 
 @pytest.mark.integration  # a process with torch, and a trace in it
-def test_export_of_a_part(classifier_tape: Path) -> None:
+def test_export_of_a_part_verifies_only_its_calls(classifier_tape: Path) -> None:
     arguments = ("export", classifier_tape, "--model", f"{MODULE}:classifier", "--json")
     with open_tape(classifier_tape) as tape:
         names = [variant.name for variant in tape.variants()]
     assert len(names) == 2
-    found = run(*arguments, "--variant", 1)
-    assert found.code == 0, found
-    document = json.loads(found.out)
+    result = run(*arguments, "--variant", 1)
+    assert result.code == 0, result
+    document = json.loads(result.out)
     assert document["programs"] == [names[1]]
     assert [row["call"] for row in document["report"]["rows"]] == [3]
     document = json.loads(run(*arguments, "--calls", "0..1").out)

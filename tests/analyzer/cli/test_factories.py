@@ -48,7 +48,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("json.no_such:seq", "no module json.no_such in", "run it in the directory"),
     ],
 )
-def test_a_name_that_means_nothing(module: str, name: str, reason: str, advice: str) -> None:
+def test_a_name_that_means_nothing_is_rejected_with_advice(
+    module: str, name: str, reason: str, advice: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         imported(name)
     assert reason in caught.value.reason
@@ -68,5 +70,5 @@ def test_debugging_shows_the_error_itself(module: str, monkeypatch: pytest.Monke
     assert caught.value.__cause__ is None
 
 
-def test_a_name_that_means_something(module: str) -> None:
+def test_a_nested_name_is_imported(module: str) -> None:
     assert imported("made_models:Zoo.llama").__name__ == "llama"

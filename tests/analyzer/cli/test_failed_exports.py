@@ -81,7 +81,9 @@ def test_a_failed_export_fits_on_a_screen(
     assert "line 2999" not in capfd.readouterr().err
 
 
-def test_a_failed_export_as_json(odd: Callable[[str], tuple[Any, ...]]) -> None:
+def test_a_failed_export_prints_its_error_and_attempts_as_json(
+    odd: Callable[[str], tuple[Any, ...]],
+) -> None:
     code, out, _ = run(*odd("loud"), "--json")
     assert code == 1
     document = json.loads(out)
@@ -105,7 +107,9 @@ def test_programs_for_one_size_each_are_no_success(odd: Callable[[str], tuple[An
     assert out.splitlines()[-1] == verdict
 
 
-def test_no_more_than_three_programs_for_one_size(odd: Callable[..., tuple[Any, ...]]) -> None:
+def test_an_export_makes_at_most_three_programs_that_take_one_size_each(
+    odd: Callable[..., tuple[Any, ...]],
+) -> None:
     words = odd("sizes", range(2, 9))
     code, out, _ = run(*words, "--json")
     document = json.loads(out)

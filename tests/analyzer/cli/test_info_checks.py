@@ -66,7 +66,7 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_files_with_tensors_and_files_without(tmp_path: Path) -> None:
+def test_info_says_of_a_folder_whether_all_its_checksums_were_checked(tmp_path: Path) -> None:
     tape(tmp_path / "a.tape", "all", 1)
     tape(tmp_path / "b.tape", "none", 2)
     code, out, _ = run("info", str(tmp_path))

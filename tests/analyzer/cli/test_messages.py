@@ -13,8 +13,8 @@ import torch
 
 import calltape_analyzer
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 
 def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:
@@ -100,7 +100,9 @@ def test_unexpected_errors_are_one_line(tape_file: Path, monkeypatch: pytest.Mon
         run("show", tape_file, 0)
 
 
-def test_interrupt(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command_exits_with_130_and_prints_nothing(
+    tape_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -119,7 +121,7 @@ def test_help_shows_examples_for_every_verb() -> None:
         assert "--json" in text
 
 
-def test_version() -> None:
+def test_the_version_says_where_the_package_comes_from() -> None:
     code, out, _ = run("--version")
     assert code == 0
     version, _, origin = out.removeprefix("calltape ").partition(" ")

@@ -38,7 +38,9 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.integration
-def test_the_smallest_tape(whole: Path, tmp_path: Path, check: str) -> None:
+def test_minimise_prints_a_command_that_shows_the_failure(
+    whole: Path, tmp_path: Path, check: str
+) -> None:
     out = tmp_path / "it's small.tape"
     ran = run("minimise", whole, "-o", out, "--check", check)
     assert ran.code == 0, ran.err
@@ -65,7 +67,9 @@ def test_the_smallest_tape(whole: Path, tmp_path: Path, check: str) -> None:
         ("false", "the check also fails with no calls: exit code 1. Run it by hand"),
     ],
 )
-def test_what_is_no_check(whole: Path, tmp_path: Path, command: str, words: str) -> None:
+def test_a_command_that_is_no_check_is_rejected_in_one_line(
+    whole: Path, tmp_path: Path, command: str, words: str
+) -> None:
     ran = run("minimise", whole, "-o", tmp_path / "small.tape", "--check", command)
     assert ran.code == 1
     assert words in ran.err
@@ -74,5 +78,5 @@ def test_what_is_no_check(whole: Path, tmp_path: Path, command: str, words: str)
 
 
 @pytest.mark.parametrize("words", [(), ("--check", "a", "--reference", "a:b")])
-def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_minimise_needs_one_check(whole: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     assert run("minimise", whole, "-o", tmp_path / "small.tape", *words).code == 2

@@ -102,13 +102,13 @@ def test_the_package_of_the_model_has_the_classes(
 def test_a_call_of_an_unknown_class_is_not_tried(
     tape: Path, modules: dict[str, ModuleType]
 ) -> None:
-    found = run("replay", tape, "--model", "own_blind:make")
-    assert found.code == 1
-    assert "2 calls were not tried: pass --classes own.states:State" in found.out
+    result = run("replay", tape, "--model", "own_blind:make")
+    assert result.code == 1
+    assert "2 calls were not tried: pass --classes own.states:State" in result.out
     assert "not tried: its arguments hold objects that cannot be rebuilt: own.states:State" in (
-        found.out
+        result.out
     )
-    assert "Placeholder" not in found.out
+    assert "Placeholder" not in result.out
     rows = json.loads(run("replay", tape, "--model", "own_blind:make", "--json").out)["rows"]
     assert [row["against"] for row in rows] == ["tape", "nothing"] * 2
     assert run("replay", tape, "--model", "own_blind:make", "--bisect").code == 125
@@ -129,9 +129,9 @@ def test_a_class_that_has_other_fields_now_is_no_bad_commit(
     other.__module__ = "own.states"
     modules["own.states"].State = other  # type: ignore[attr-defined]
     words = ("replay", tape, "--model", "own_blind:make", *NAMED)
-    found = run(*words)
-    assert found.code == 1
-    assert "State has no field 'layers' here" in found.out
+    result = run(*words)
+    assert result.code == 1
+    assert "State has no field 'layers' here" in result.out
     assert run(*words, "--bisect").code == 125
 
 
@@ -146,7 +146,9 @@ def test_a_tape_imports_nothing(tape: Path) -> None:
     ("name", "code", "bisecting"),
     [("own.states:Gone", 2, 125), ("own.states:torch", 2, 125), ("no form", 2, 128)],
 )
-def test_a_wrong_name_of_a_class(tape: Path, name: str, code: int, bisecting: int) -> None:
+def test_a_wrong_name_of_a_class_is_rejected(
+    tape: Path, name: str, code: int, bisecting: int
+) -> None:
     words = ("replay", tape, "--model", "own_blind:make", "--classes", name)
     assert run(*words).code == code
     assert run(*words, "--bisect").code == bisecting
@@ -161,18 +163,18 @@ def replaying(*words: str) -> str:
 
 @pytest.mark.integration
 def test_nothing_is_made_small_of_an_unknown_class(tape: Path) -> None:
-    found = run("minimise", tape, "-o", "small.tape", "--check", replaying("own_blind:make"))
-    assert found.code == 1
-    assert "the check cannot be run: exit code 125; " in found.err
+    result = run("minimise", tape, "-o", "small.tape", "--check", replaying("own_blind:make"))
+    assert result.code == 1
+    assert "the check cannot be run: exit code 125; " in result.err
     assert not Path("small.tape").exists()
 
 
 @pytest.mark.integration
-def test_the_smallest_tape_with_an_object(tape: Path) -> None:
+def test_minimise_builds_the_objects_of_the_model(tape: Path) -> None:
     check = replaying("own_blind:wrong", *NAMED)
-    found = run("minimise", tape, "-o", "small.tape", "--check", check)
-    assert found.code == 0, found.err
-    assert "1 of 4 calls" in found.out
+    result = run("minimise", tape, "-o", "small.tape", "--check", check)
+    assert result.code == 0, result.err
+    assert "1 of 4 calls" in result.out
 
 
 @pytest.mark.integration

@@ -33,7 +33,7 @@ def test_torch_is_not_imported(tape_file: Path) -> None:
     assert len(without_torch(commands)) == len(commands)
 
 
-def test_a_pipe_that_closes(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [Recorded(args=("x" * 30,) * 40)] * 500)
     command = [*COMMAND, "ls", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -196,14 +196,14 @@ def test_a_signal_leaves_no_temporary_files(
     assert left == {"in.tape", "tmp"}
 
 
-def test_an_ascii_terminal(tmp_path: Path) -> None:
+def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [(("漢",), {})])
     result = process("ls", path, env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     assert result.returncode == 0, result.stderr
     assert "\\u6f22" in result.stdout
 
 
-def test_the_installed_command(tape_file: Path) -> None:
+def test_the_installed_command_runs(tape_file: Path) -> None:
     script = Path(sys.executable).parent / "calltape"
     if not script.exists():
         pytest.skip("the command is not installed here")
@@ -247,7 +247,7 @@ def test_a_signal_before_a_verb_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run("variants", "a.tape") == (143, "", "")
 
 
-def test_the_command_in_a_thread(
+def test_the_command_in_a_thread_sets_no_signal_handlers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other thread than the main one may handle signals."""

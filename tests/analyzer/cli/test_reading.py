@@ -22,7 +22,7 @@ class Pair(NamedTuple):
     b: Any
 
 
-def test_info(tape_file: Path) -> None:
+def test_info_says_target_coverage_and_checksums(tape_file: Path) -> None:
     code, out, err = run("info", tape_file)
     assert (code, err) == (0, "")
     facts = dict(line.split(None, 1) for line in out.splitlines())
@@ -48,7 +48,7 @@ def test_a_message_is_shown_line_by_line(tmp_path: Path) -> None:
     assert len(out) == at + 5
 
 
-def test_info_json(tape_file: Path) -> None:
+def test_info_prints_the_same_facts_as_json(tape_file: Path) -> None:
     code, out, err = run("info", tape_file, "--json", "--quick")
     assert (code, err) == (0, "")
     facts = json.loads(out)
@@ -61,7 +61,7 @@ def test_info_json(tape_file: Path) -> None:
     assert facts["damage"] == []
 
 
-def test_info_of_an_unsealed_tape(tmp_path: Path) -> None:
+def test_info_says_that_a_tape_is_unsealed(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [((torch.ones(3),), {})] * 2, sealed=False)
     path.write_bytes(path.read_bytes()[:-700])
     code, out, err = run("info", path)
@@ -71,13 +71,13 @@ def test_info_of_an_unsealed_tape(tmp_path: Path) -> None:
     assert "1 of at least 1 calls seen were kept" in out
 
 
-def test_info_of_an_empty_tape(tmp_path: Path) -> None:
+def test_info_counts_no_calls_on_an_empty_tape(tmp_path: Path) -> None:
     code, out, _ = run("info", write_tape(tmp_path / "a.tape", []))
     assert code == 0
     assert "0 with 0 input signatures" in out
 
 
-def test_ls(tape_file: Path) -> None:
+def test_ls_prints_a_line_per_call(tape_file: Path) -> None:
     code, out, err = run("ls", tape_file)
     assert (code, err) == (0, "")
     head, *lines = out.splitlines()
@@ -88,7 +88,7 @@ def test_ls(tape_file: Path) -> None:
     assert len(run("ls", tape_file, "--calls", 0).out.splitlines()) == 2
 
 
-def test_ls_json(tape_file: Path) -> None:
+def test_ls_prints_the_same_calls_as_json(tape_file: Path) -> None:
     listed = json.loads(run("ls", tape_file, "--json").out)
     assert [call["call"] for call in listed] == [0, 1, 2]
     assert listed[0]["inputs"] == "(x=float32[2,8], mask=int64[2,5])"
@@ -96,7 +96,7 @@ def test_ls_json(tape_file: Path) -> None:
     assert one == listed[2] | {"index": 0}
 
 
-def test_ls_of_calls_without_outputs(tmp_path: Path) -> None:
+def test_ls_says_why_a_call_has_no_outputs(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "a.tape",
         [
@@ -153,7 +153,7 @@ def test_show_of_no_such_call(tape_file: Path) -> None:
     assert err == "calltape: no call 7 on this tape. `calltape ls` shows which there are.\n"
 
 
-def test_python_of_any_keys(tmp_path: Path) -> None:
+def test_printed_python_has_any_keys_in_ascii(tmp_path: Path) -> None:
     keys = ["\U0001f600", '"\n\u202e', "a'b", b"\xff'", float("inf"), -1, (1, "b")]
     calls = [((), {"x": {key: torch.zeros(2 + n) for key in keys}}) for n in range(2)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
@@ -215,11 +215,11 @@ def test_python_of_hostile_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**40 * 3, "3.0 TiB")]
 )
-def test_size(count: int, text: str) -> None:
+def test_sizes_are_printed_in_binary_units(count: int, text: str) -> None:
     assert size(count) == text
 
 
-def test_signature() -> None:
+def test_a_signature_is_printed_as_python_writes_it() -> None:
     from tests.analyzer.tapes import target_of
 
     def f(a, b=1, /, c="x", *args, d, e=None, **kw): ...  # type: ignore[no-untyped-def]

@@ -58,7 +58,7 @@ def shown(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
+def test_info_describes_traffic_beyond_the_calls_that_were_kept(folder: Path) -> None:
     found = shown(folder)
     assert found["tape"] == [", ".join(map(str, sorted(folder.iterdir(), key=_segment)))]
     assert found["files"] == ["3 files of 1 recording, segments 0 to 2"]
@@ -91,7 +91,7 @@ def test_info_names_a_few_of_many_files(tmp_path: Path) -> None:
     assert line.endswith("a-00002.tape and 2 more")
 
 
-def test_info_json(folder: Path) -> None:
+def test_info_prints_files_dumps_and_traffic_as_json(folder: Path) -> None:
     document = json.loads(run("info", folder, "--json").out)
     assert [part["number"] for part in document["files"]["segments"]][1:] == [1, 2]
     assert document["files"]["missing"] == {}
@@ -108,7 +108,7 @@ def test_info_json(folder: Path) -> None:
     }  # fmt: skip
 
 
-def test_info_of_a_recording_that_lacks_a_file(folder: Path) -> None:
+def test_info_names_the_missing_files_of_a_recording(folder: Path) -> None:
     (folder / "llm-00001.tape").unlink()
     assert shown(folder)["files"] == [
         "2 files of 1 recording, segments 0, 2; missing: 1 (removed, or not opened)"
@@ -145,7 +145,7 @@ def test_what_the_recorder_deleted_is_a_fact_and_no_warning(tmp_path: Path) -> N
     assert f"the files numbered {number} of recording" in lacking.out
 
 
-def test_info_of_a_sealed_file_whose_recorder_goes_on(tmp_path: Path) -> None:
+def test_info_says_at_least_while_the_recorder_goes_on(tmp_path: Path) -> None:
     model = torch.nn.Identity()
     with record(model, tmp_path / "a.tape", segment_seconds=3600) as recorder:
         model(torch.ones(2))
@@ -190,7 +190,7 @@ def test_kinds_of_which_info_says_the_same_are_one_line(tmp_path: Path) -> None:
     ]
 
 
-def test_info_of_files_without_counters(folder: Path) -> None:
+def test_info_says_at_least_if_a_file_has_no_counters(folder: Path) -> None:
     last = folder / "llm-00002.tape"
     data = last.read_bytes()
     last.write_bytes(data[: data.rindex(b"end.msgpack")])
@@ -198,7 +198,7 @@ def test_info_of_files_without_counters(folder: Path) -> None:
     assert head == f"at least 4 calls with 2 input signatures; {last} may have seen more"
 
 
-def test_a_policy_in_words() -> None:
+def test_each_part_of_a_policy_is_put_in_words() -> None:
     policy = Policy(
         outputs=False, values="none", keep="novelty()", write_ahead=True, max_calls=1,
         flight_recorder=FlightPolicy(calls=1, bytes=2048), max_seconds=60.0, segment_bytes=1024,
@@ -224,7 +224,7 @@ def test_explain_of_what_was_only_counted(tmp_path: Path) -> None:
     assert (whole["min"], whole["max"], whole["calls"]) == (3, 511, 3)
 
 
-def test_a_call_that_was_under_way(tmp_path: Path) -> None:
+def test_a_call_that_was_under_way_is_marked_everywhere(tmp_path: Path) -> None:
     folder = ahead(tmp_path, 3)
     words = "under way when the process died"
     assert words in run("ls", folder).out.splitlines()[-1]

@@ -105,7 +105,7 @@ def tape(tmp_path: Path) -> Path:
     return write_tape(tmp_path / "a.tape", calls, target=Model())
 
 
-def test_a_file_that_is_there(tape: Path, tmp_path: Path) -> None:
+def test_the_command_advises_force_for_a_file_that_is_there(tape: Path, tmp_path: Path) -> None:
     for words in (("merge", tape), ("filter", tape), ("redact", tape), ("table", tape)):
         out = tmp_path / "b.csv" if words[0] == "table" else tmp_path / "b.tape"
         out.touch()
@@ -115,31 +115,33 @@ def test_a_file_that_is_there(tape: Path, tmp_path: Path) -> None:
         assert not PYTHON.search(err)
 
 
-def test_a_program_that_is_not_trusted(tape: Path, tmp_path: Path) -> None:
+def test_the_command_advises_trust_for_a_program(tape: Path, tmp_path: Path) -> None:
     (tmp_path / "a.pt2").write_bytes(b"PK")
     err = run("replay", tape, tmp_path / "a.pt2").err
     assert "pass --trust" in err
     assert not PYTHON.search(err)
 
 
-def test_tapes_of_several_models(tape: Path, tmp_path: Path) -> None:
+def test_the_command_advises_its_own_option_for_tapes_of_several_models(
+    tape: Path, tmp_path: Path
+) -> None:
     write_tape(tmp_path / "c.tape", [Recorded((torch.ones(2),))], target=torch.nn.Linear(2, 2))
     err = run("ls", tape, tmp_path / "c.tape").err
     assert "Choose one of them with --target" in err
     assert not PYTHON.search(err)
 
 
-def test_what_info_advises(tape: Path) -> None:
+def test_info_advises_no_python(tape: Path) -> None:
     for words in (("info",), ("info", "--json")):
         out = run(words[0], tape, *words[1:]).out
         assert "record a batch of 2 or more" in out.lower()
         assert not PYTHON.search(out)
 
 
-def test_a_limit(tape: Path) -> None:
+def test_the_advice_to_raise_a_limit_depends_on_the_caller(tape: Path) -> None:
     with told_to("command"):
-        told = str(advice_to_allow("seconds=600", "--max-seconds 600"))
-    assert told.endswith("allow more: `calltape --max-seconds 600 ...`")
+        text = str(advice_to_allow("seconds=600", "--max-seconds 600"))
+    assert text.endswith("allow more: `calltape --max-seconds 600 ...`")
     assert "Limits(seconds=600)" in str(advice_to_allow("seconds=600", "--max-seconds 600"))
 
 
@@ -147,7 +149,7 @@ def test_python_keeps_its_words(tape: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.tape"
     out.touch()
     with calltape_analyzer.open_tape(tape) as opened:
-        told = str(calltape_analyzer.diagnose(opened))
+        text = str(calltape_analyzer.diagnose(opened))
         with pytest.raises(calltape_analyzer.TapeError, match="overwrite=True"):
             calltape_analyzer.merge_tapes(opened, out)
-    assert "set_batch_dimension_for=True" in told
+    assert "set_batch_dimension_for=True" in text

@@ -22,7 +22,7 @@ from tests.analyzer.cli.models import MODULE
 from tests.analyzer.tapes import write_tape
 
 
-def test_script_to_fill_in(classifier_tape: Path) -> None:
+def test_a_script_without_a_model_says_what_to_fill_in(classifier_tape: Path) -> None:
     out = script_of(classifier_tape)
     compile(out, "script", "exec")
     assert "To be filled in" in out
@@ -33,7 +33,7 @@ def test_script_to_fill_in(classifier_tape: Path) -> None:
         scope["main"]()
 
 
-def test_script_of_a_hostile_tape(tmp_path: Path) -> None:
+def test_texts_of_a_hostile_tape_stay_literals_in_the_script(tmp_path: Path) -> None:
     text = '\x1b]0;x\x07"""\nimport os; os.abort()\n\u2028\u202e😀\\'
     name = 'a"; raise SystemExit; "\n\r😀\x7f.tape'
     calls = [{text: torch.zeros(2 + n), "s": text, "d": {text: n}} for n in range(2)]
@@ -217,7 +217,7 @@ def failing_tape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_script_of_a_call_that_raised(failing_tape: Path) -> None:
+def test_the_script_of_a_call_that_raised_runs_that_call(failing_tape: Path) -> None:
     out = script_of(failing_tape)
     scope: dict[str, Any] = {"__name__": "script"}
     exec(out, scope)

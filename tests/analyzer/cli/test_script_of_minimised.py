@@ -105,8 +105,8 @@ def test_a_bundle_shows_it_too(models: str, tmp_path: Path) -> None:
     assert run("redact", path, "-o", tmp_path / "redacted.tape").code == 0
     for name in ("small", "redacted"):
         out = tmp_path / f"{name}.zip"
-        found = run("bundle", tmp_path / f"{name}.tape", "--model", models, "-o", out)
-        assert found.code == 0, found.err
+        result = run("bundle", tmp_path / f"{name}.tape", "--model", models, "-o", out)
+        assert result.code == 0, result.err
         with zipfile.ZipFile(out) as archive:
             source = archive.read("reproduce.py").decode()
             archive.extract("bug.tape", tmp_path)

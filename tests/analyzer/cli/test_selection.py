@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_verbs_that_take_a_part() -> None:
+def test_the_options_for_a_part_are_those_of_the_verbs_that_take_one() -> None:
     for verb in VERBS:
         text = " ".join(run(verb.name, "--help").out.split())
         has = {option: option in text for option in ("--calls CALLS", "--variant", "--ignore")}
@@ -57,7 +57,7 @@ def test_the_verbs_that_take_a_part() -> None:
         assert has["--ignore"] is (verb.name in IGNORING), verb.name
 
 
-def test_calls(tape: Path) -> None:
+def test_calls_selects_by_number(tape: Path) -> None:
     assert len(run("ls", tape, "--calls", "0,3..4").out.splitlines()) == 4
     assert "2..3 (2 sizes)" in run("variants", tape, "--calls", "0..1").out
     code, out, err = run("ls", tape, "--calls", "9")
@@ -66,7 +66,7 @@ def test_calls(tape: Path) -> None:
     assert run("ls", tape, "--calls", "0-9").code == 2
 
 
-def test_variants_by_name_and_by_number(tape: Path) -> None:
+def test_a_variant_is_selected_by_name_or_number(tape: Path) -> None:
     with open_tape(tape) as opened:
         names = [variant.name for variant in opened.variants()]
     for which in (names[1], "1"):
@@ -81,7 +81,7 @@ def test_variants_by_name_and_by_number(tape: Path) -> None:
     assert "there is no variant 'none'" in err
 
 
-def test_ignore(tape: Path) -> None:
+def test_ignore_drops_arguments_and_rejects_unknown_names(tape: Path) -> None:
     out = run("variants", tape, "--ignore", "mask", "--ignore", "past").out
     assert "mask" not in out
     assert "float32" in out
@@ -90,7 +90,7 @@ def test_ignore(tape: Path) -> None:
     assert "no call passes masc" in err
 
 
-def test_several_files(directory: Path) -> None:
+def test_directory_pattern_and_list_of_files_are_one_tape(directory: Path) -> None:
     files = [directory / "a.tape", directory / "b.tape"]
     pattern = str(directory / "*.tape")
     for given in ([directory], [pattern], files):
@@ -101,7 +101,7 @@ def test_several_files(directory: Path) -> None:
         assert run("explain", *given, "x", 0).out == run("explain", directory, "x", 0).out
 
 
-def test_diff_of_several_files(directory: Path, tmp_path: Path) -> None:
+def test_diff_splits_several_files_before_the_last(directory: Path, tmp_path: Path) -> None:
     a, b = directory / "a.tape", directory / "b.tape"
     code, out, _ = run("diff", a, a, b, "--json")
     with open_tape(a) as one, open_tape(b) as other:
@@ -110,7 +110,7 @@ def test_diff_of_several_files(directory: Path, tmp_path: Path) -> None:
     assert run("diff", a, b, directory).code == 0
 
 
-def test_replay_of_several_files(directory: Path, folder: Path) -> None:
+def test_replay_takes_several_tapes_and_one_program(directory: Path, folder: Path) -> None:
     files = [directory / "a.tape", directory / "b.tape"]
     code, out, err = run("replay", *files, "absent.onnx")
     assert (code, out, err) == (1, "", "calltape: absent.onnx: no such file. Check the path.\n")
@@ -164,7 +164,7 @@ def test_a_path_that_is_printed_is_taken(tape: Path) -> None:
         assert run("explain", tape, name).code == 0, name
 
 
-def test_python_by_variant(tmp_path: Path) -> None:
+def test_printed_python_names_arguments_and_shapes_by_variant(tmp_path: Path) -> None:
     calls: list[Any] = [{"x": [torch.zeros(2 + i)] * 2} for i in range(2)]
     calls += [{"x": torch.zeros(2 + i, 3)} for i in range(2)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
@@ -188,18 +188,20 @@ def test_python_by_variant(tmp_path: Path) -> None:
         assert render(part["kwargs"]) == render(only["kwargs"])
 
 
-def test_json_is_that_of_the_models(tape: Path) -> None:
+def test_json_output_is_that_of_the_python_results(tape: Path) -> None:
     with open_tape(tape) as opened:
         variants = opened.variants()
         answers = {
-            ("variants", tape): [json.loads(one.findings.model_dump_json()) for one in variants],
+            ("variants", tape): [
+                json.loads(variant.findings.model_dump_json()) for variant in variants
+            ],
             ("explain", tape, "x"): json.loads(opened.explain("x").model_dump_json()),
         }
     for words, expected in answers.items():
         assert json.loads(run(*words, "--json").out) == expected, words
 
 
-def test_a_script_of_a_part(tape: Path) -> None:
+def test_the_script_of_a_part_selects_that_part(tape: Path) -> None:
     out = script_of(tape, "--variant", 1)
     assert "tape.only(variant=[1])" in out
     compile(out, "script", "exec")

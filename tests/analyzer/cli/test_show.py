@@ -120,7 +120,7 @@ def test_ls_names_each_argument(decoder: Path) -> None:
         (torch.ones(33), ""),
     ],
 )
-def test_the_values_of_a_small_tensor(tensor: Any, text: str, tmp_path: Path) -> None:
+def test_show_prints_the_values_of_a_small_tensor(tensor: Any, text: str, tmp_path: Path) -> None:
     assert shown_value(tensor, tmp_path) == text
 
 
@@ -130,8 +130,8 @@ def test_what_is_printed_is_the_same_float(dtype: torch.dtype, tmp_path: Path) -
     bits = torch.randint(-(2**15), 2**15, (32,), generator=generator, dtype=torch.int16)
     tensor = bits.view(dtype) if dtype != torch.float32 else torch.randn(32, generator=generator)
     text = shown_value(tensor, tmp_path).removeprefix("= ")
-    found = json.loads(text.replace("nan", "NaN").replace("inf", "Infinity"))
-    again = torch.tensor(found, dtype=torch.float64).to(dtype)
+    document = json.loads(text.replace("nan", "NaN").replace("inf", "Infinity"))
+    again = torch.tensor(document, dtype=torch.float64).to(dtype)
     torch.testing.assert_close(again, tensor, rtol=0, atol=0, equal_nan=True)
 
 

@@ -206,9 +206,9 @@ def test_a_long_word_in_a_table_breaks_between_its_parts(
 def test_a_table_shows_all_of_each_cell(
     width: int, columns: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = table_of(capsys, ("n",) * columns, (text,) * columns)
-    assert all(cell_len(line) <= width for line in found)
-    shown = [char for char in "".join("".join(found).split()) if char not in "n:;"]
+    table = table_of(capsys, ("n",) * columns, (text,) * columns)
+    assert all(cell_len(line) <= width for line in table)
+    shown = [char for char in "".join("".join(table).split()) if char not in "n:;"]
     assert sorted(shown) == sorted("".join(text.split()) * columns)
 
 

@@ -13,8 +13,8 @@ from calltape_analyzer import open_tape
 from calltape_recorder import record
 from tests.analyzer.chats import CHATS, calls_of, record_chats
 from tests.analyzer.cli.commands import AT_END, run, without_torch
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 VERBS = ("variants", "explain", "diff")
 
@@ -29,7 +29,7 @@ def other(tmp_path: Path) -> Path:
     return record_chats(tmp_path / "other.tape", ((2, 5), (8, 5)), step=2)
 
 
-def test_variants(llm: Path) -> None:
+def test_variants_prints_the_shapes_and_symbols_of_each_variant(llm: Path) -> None:
     code, out, err = run("variants", llm)
     assert (code, err) == (0, "")
     assert run("variants", llm, "-v") == (0, out, AT_END)
@@ -48,7 +48,7 @@ def test_variants(llm: Path) -> None:
     assert total.endswith(" + 1")
 
 
-def test_variants_of_other_arguments(tmp_path: Path) -> None:
+def test_variants_prints_numbers_and_texts_and_warns_of_chance(tmp_path: Path) -> None:
     calls = [{"x": torch.zeros(2 + i, 2 + i), "n": i, "k": 7, "mode": "fast"} for i in range(2)]
     out = run("variants", write_tape(tmp_path / "a.tape", calls)).out
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -85,11 +85,11 @@ def test_variants_show_what_a_program_wants_that_is_no_default(tmp_path: Path) -
     ]
 
 
-def test_variants_json(llm: Path) -> None:
-    found = json.loads(run("variants", llm, "--json").out)
+def test_variants_prints_its_findings_as_json(llm: Path) -> None:
+    document = json.loads(run("variants", llm, "--json").out)
     with open_tape(llm) as tape:
-        assert found == [variant.findings.model_dump(mode="json") for variant in tape.variants()]
-    assert [variant["name"] for variant in found] == ["prefill", "decode"]
+        assert document == [variant.findings.model_dump(mode="json") for variant in tape.variants()]
+    assert [variant["name"] for variant in document] == ["prefill", "decode"]
 
 
 def test_variants_json_of_values_that_json_does_not_have(tmp_path: Path) -> None:
@@ -98,13 +98,13 @@ def test_variants_json_of_values_that_json_does_not_have(tmp_path: Path) -> None
     assert found["constants"] == {"b": "b'\\xff'", "c": [0.0, 1.0], "f": "nan", "s": "\\ud800"}
 
 
-def test_variants_of_an_empty_tape(tmp_path: Path) -> None:
+def test_variants_says_that_an_empty_tape_has_no_calls(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [])
     assert run("variants", path) == (0, "no calls\n", "")
     assert json.loads(run("variants", path, "--json").out) == []
 
 
-def test_explain(llm: Path) -> None:
+def test_explain_prints_what_the_tape_explains(llm: Path) -> None:
     code, out, err = run("explain", llm, "input_ids", 1)
     assert (code, err) == (0, "")
     assert run("explain", llm, "input_ids", 1, "-v").err == AT_END
@@ -128,16 +128,16 @@ def test_explain_without_an_argument_lists_symbols(llm: Path) -> None:
         lines
     )
     assert run("explain", llm, "--variant", "prefill").out == out.partition("\n\n")[0] + "\n"
-    found = json.loads(run("explain", llm, "--json").out)
-    assert list(found) == ["prefill", "decode"]
+    document = json.loads(run("explain", llm, "--json").out)
+    assert list(document) == ["prefill", "decode"]
     with open_tape(llm) as tape:
-        for one in tape.variants():
-            assert [symbol["name"] for symbol in found[one.name]] == [
-                symbol.name for symbol in one.findings.symbols
+        for variant in tape.variants():
+            assert [symbol["name"] for symbol in document[variant.name]] == [
+                symbol.name for symbol in variant.findings.symbols
             ]
 
 
-def test_a_tape_without_a_verb(llm: Path, tmp_path: Path) -> None:
+def test_a_tape_without_a_verb_prints_info_and_variants(llm: Path, tmp_path: Path) -> None:
     code, out, err = run(llm)
     assert (code, err) == (0, "")
     assert out.startswith(f"tape       {llm}\n")
@@ -149,7 +149,7 @@ def test_a_tape_without_a_verb(llm: Path, tmp_path: Path) -> None:
     assert "No such command" in err
 
 
-def test_explain_of_no_such_argument(llm: Path) -> None:
+def test_explain_suggests_the_name_of_an_argument(llm: Path) -> None:
     code, out, err = run("explain", llm, "input_id")
     assert (code, out) == (2, "")
     assert err.startswith("calltape: no call passes input_id.")
@@ -158,7 +158,7 @@ def test_explain_of_no_such_argument(llm: Path) -> None:
     assert run("explain", llm, "input_ids", 5).code == 2
 
 
-def test_diff(llm: Path, other: Path) -> None:
+def test_diff_prints_what_changed_and_exits_with_4(llm: Path, other: Path) -> None:
     same = "the traffic on both is the same\n"
     assert run("diff", llm, llm) == (0, same, "")
     assert run("diff", llm, llm, "-v") == (0, same, AT_END * 2)
@@ -173,7 +173,7 @@ def test_diff(llm: Path, other: Path) -> None:
     assert (document["a"], document["b"]) == ([str(llm)], [str(other)])
 
 
-def test_usage(llm: Path) -> None:
+def test_wrong_command_lines_exit_with_2(llm: Path) -> None:
     for arguments in (
         ("variants",), ("explain",), ("diff", llm), ("explain", llm, "x", "one"),
         ("explain", llm, "x", "--no-such-option"),
@@ -211,7 +211,7 @@ def test_what_cannot_be_read_is_exit_code_1(tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
-def test_help() -> None:
+def test_help_lists_each_verb_with_an_example() -> None:
     top = run("--help").out
     assert "The help of a command lists its own" in " ".join(top.split())
     for verb in VERBS:

@@ -126,12 +126,16 @@ def test_the_examples_work_when_they_are_pasted(verb: Verb) -> None:
 
 
 def options_of(verb: Verb) -> list[Any]:
-    return [one for one in verb.load().params if one.param_type_name == "option"]
+    return [parameter for parameter in verb.load().params if parameter.param_type_name == "option"]
 
 
 def test_there_are_few_verbs_and_options() -> None:
     """Each is something to learn: what one more is worth is decided here."""
-    own = [one for one in typer.main.get_command(app).params if "completion" not in one.name]
+    own = [
+        parameter
+        for parameter in typer.main.get_command(app).params
+        if "completion" not in parameter.name
+    ]
     assert len(VERBS) <= 18
     assert len(own) + sum(len(options_of(verb)) for verb in VERBS) <= 130
 

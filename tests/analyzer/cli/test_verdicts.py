@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 
 TOLD = "notes.tape: the file does not start with the manifest of a tape"
 
@@ -32,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "clean", "beside_junk"), [("right", 0, 3), ("wrong", 1, 1)])
-def test_replay(name: str, clean: int, beside_junk: int, folder: Path) -> None:
+def test_replay_exits_with_3_beside_an_unreadable_file(
+    name: str, clean: int, beside_junk: int, folder: Path
+) -> None:
     words = ("replay", folder, "--model", f"{__name__}:{name}")
     assert run(*words).code == clean
     (folder / "notes.tape").write_text("no tape")
@@ -42,7 +44,7 @@ def test_replay(name: str, clean: int, beside_junk: int, folder: Path) -> None:
 
 def test_a_damaged_call_is_no_failure_of_the_model(folder: Path) -> None:
     path = folder / "a.tape"
-    blob = [one for one in member_list(path) if one.name.endswith(".safetensors")][-1]
+    blob = [member for member in member_list(path) if member.name.endswith(".safetensors")][-1]
     flip(path, blob.start + blob.size - 1)
     assert run("replay", folder, "--model", f"{__name__}:right").code == 3
     assert run("replay", folder, "--model", f"{__name__}:wrong").code == 1

@@ -307,7 +307,7 @@ def test_what_only_looks_alike_is_not_the_same(expected: Any, got: Any) -> None:
 
 @pytest.mark.parametrize("recorded", ["past_key_values", "cache_params", "cache"])
 @pytest.mark.parametrize("here", ["past_key_values", "cache_params", "cache"])
-def test_a_field_that_a_library_renamed(recorded: str, here: str) -> None:
+def test_a_renamed_field_is_compared_by_value(recorded: str, here: str) -> None:
     """docs/decisions/guards-and-verdicts.md: by value, whichever side has the new name."""
     expected, same = ({"logits": torch.ones(1), n: [torch.ones(2)]} for n in (recorded, here))
     other = {"logits": torch.ones(1), here: [torch.zeros(2)]}

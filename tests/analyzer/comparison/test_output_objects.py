@@ -198,9 +198,9 @@ def test_slots_are_set_in_what_a_program_returns(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, Slots(), CALLS), Slots().eval())
     assert programs.verify().ok
     x = t(9, 3)
-    found = programs(x)
-    assert type(found) is Slotted
-    torch.testing.assert_close(found.mean, x * 2)
+    outputs = programs(x)
+    assert type(outputs) is Slotted
+    torch.testing.assert_close(outputs.mean, x * 2)
 
 
 class Listed(list):
@@ -334,7 +334,8 @@ class Session:
 
         given = feeds["x"].numpy()
         return [
-            onnxruntime.OrtValue.ortvalue_from_numpy(one(given), "cpu", 0) for one in self.outputs
+            onnxruntime.OrtValue.ortvalue_from_numpy(output(given), "cpu", 0)
+            for output in self.outputs
         ]
 
 

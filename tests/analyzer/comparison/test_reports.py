@@ -57,7 +57,7 @@ NAN = ReportRow(
         ([FINE, SHAPES], False, 1),
     ],
 )
-def test_it_is_true_where_every_call_was_reproduced(
+def test_a_report_is_true_if_every_call_was_reproduced(
     rows: list[ReportRow], ok: bool, reproduced: int
 ) -> None:
     report = Report(rows=rows)
@@ -94,7 +94,9 @@ def test_the_summary_says_how_many_which_and_how_far() -> None:
         ),
     ],
 )
-def test_the_summary_of_little(rows: list[ReportRow], expected: str) -> None:
+def test_the_summary_of_few_rows_claims_no_more_than_they_show(
+    rows: list[ReportRow], expected: str
+) -> None:
     assert Report(rows=rows).summary == expected
 
 

@@ -57,7 +57,7 @@ def test_the_tensors_are_readable_by_safetensors(tmp_path: Path) -> None:
         assert torch.equal(first["kwargs.input_ids"], tape[0].inputs.kwargs["input_ids"])
 
 
-def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     with open_tape(FIXTURES / "v1/structures.tape") as tape:
         write_safetensors_folder(tape, tmp_path / "folder")
     file = tmp_path / "folder/call_00000000.safetensors"
@@ -80,7 +80,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == expected, path
 
 
-def test_dots_in_the_name_of_a_file(tmp_path: Path) -> None:
+def test_a_number_is_read_from_a_file_name_with_dots(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     save_file({"x": torch.ones(2)}, folder / "model.0001.safetensors")
@@ -90,7 +90,7 @@ def test_dots_in_the_name_of_a_file(tmp_path: Path) -> None:
         assert list(tape.find("1").inputs.kwargs) == ["x"]
 
 
-def test_tensors_without_a_description(tmp_path: Path) -> None:
+def test_tensors_without_a_description_become_keyword_arguments(tmp_path: Path) -> None:
     x = torch.randn(2, 3)
     save_file({"x": x, "outputs.y": x + 1}, tmp_path / "sample_0007.safetensors")
     save_file({"x": x[:1]}, tmp_path / "sample_0010.safetensors")
@@ -118,7 +118,9 @@ def test_tensors_without_a_description(tmp_path: Path) -> None:
         ("tape.json", "{}"),
     ],
 )
-def test_folders_of_strangers(tmp_path: Path, name: str, content: str) -> None:
+def test_a_folder_of_a_stranger_is_rejected_and_leaves_no_tape(
+    tmp_path: Path, name: str, content: str
+) -> None:
     folder = tmp_path / "folder"
     with open_tape(FIXTURES / "v1/structures.tape") as tape:
         write_safetensors_folder(tape, folder)
@@ -160,14 +162,14 @@ def test_an_option_without_use_is_rejected(
     tmp_path: Path, out: str, words: tuple[str, ...]
 ) -> None:
     source = FIXTURES / "v1/structures.tape" if out == "folder" else tmp_path
-    found = run("convert", source, *words, "-o", tmp_path / out)
-    assert found.code == 2
+    result = run("convert", source, *words, "-o", tmp_path / out)
+    assert result.code == 2
     what = "folder" if out == "folder" else "tape"
-    assert f"{words[0]} has no effect on a new {what}" in found.err
+    assert f"{words[0]} has no effect on a new {what}" in result.err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_tape_is_made_of_one_folder(tmp_path: Path) -> None:
-    found = run("convert", tmp_path, tmp_path, "-o", tmp_path / "a.tape")
-    assert found.code == 2
-    assert "a tape is made of one folder" in found.err
+    result = run("convert", tmp_path, tmp_path, "-o", tmp_path / "a.tape")
+    assert result.code == 2
+    assert "a tape is made of one folder" in result.err

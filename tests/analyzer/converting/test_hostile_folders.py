@@ -98,7 +98,9 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("name", ["tape.json", "call_00000000.json", "call_00000000.safetensors"])
-def test_a_file_that_is_none(folder: Path, name: str, way: Callable[[Path], None]) -> None:
+def test_a_file_that_is_not_regular_is_rejected(
+    folder: Path, name: str, way: Callable[[Path], None]
+) -> None:
     way(folder / name)
     error = refused(read_safetensors_folder, folder)
     assert str(folder) in str(error)

@@ -41,23 +41,23 @@ def diagnosis(*paths: Path) -> Diagnosis:
 
 
 def kinds(*paths: Path) -> dict[str, str]:
-    found = diagnosis(*paths).symptoms
-    assert all(symptom.text and symptom.advice for symptom in found)
-    return {symptom.kind: symptom.level for symptom in found}
+    symptoms = diagnosis(*paths).symptoms
+    assert all(symptom.text and symptom.advice for symptom in symptoms)
+    return {symptom.kind: symptom.level for symptom in symptoms}
 
 
 def calls(*shapes: tuple[int, ...]) -> list[Recorded]:
     return [Recorded(args=(torch.zeros(shape),), outputs=torch.zeros(1)) for shape in shapes]
 
 
-def test_a_healthy_tape(tmp_path: Path) -> None:
+def test_nothing_is_wrong_with_a_healthy_tape(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((2, 3), (4, 3), (5, 3)), target=Model())
-    found = diagnosis(path)
-    assert found.ok
-    assert str(found) == "3 calls: nothing wrong was found"
+    diagnosed = diagnosis(path)
+    assert diagnosed.ok
+    assert str(diagnosed) == "3 calls: nothing wrong was found"
 
 
-def test_sizes_that_never_varied(tmp_path: Path) -> None:
+def test_sizes_that_never_varied_are_a_warning(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((2, 3), (2, 3)))
     assert kinds(path) == {"one_size": "warning"}
     assert not diagnosis(path).ok
@@ -65,7 +65,7 @@ def test_sizes_that_never_varied(tmp_path: Path) -> None:
     assert kinds(path)["one_call"] == "warning"
 
 
-def test_a_batch_that_was_always_one(tmp_path: Path) -> None:
+def test_a_batch_that_was_always_one_is_a_warning(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((1, 3), (1, 4), (1, 9)))
     assert kinds(path)["batch_one"] == "warning"
     assert "args.0[0]" in str(diagnosis(path))
@@ -93,7 +93,7 @@ def test_damage_and_torn_ends(tmp_path: Path) -> None:
     assert found_.calls == 3
 
 
-def test_copies(tmp_path: Path) -> None:
+def test_copies_of_a_tape_are_duplicates(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
     with open_tape(source) as tape:
         filter_tape(tape, tmp_path / "b.tape", drop="x", first=2)
@@ -112,18 +112,18 @@ def test_copies(tmp_path: Path) -> None:
     assert "damage" not in found
 
 
-def test_what_is_missing(tmp_path: Path) -> None:
+def test_missing_outputs_and_values_are_reported(tmp_path: Path) -> None:
     given = [
         Recorded(args=(torch.zeros(2),), outputs_missing="too large"),
         Recorded(args=(torch.zeros(3),)),
     ]
     path = write_tape(tmp_path / "a.tape", given, dropped={"queue_full": 7, "policy": 3})
-    found = diagnosis(path)
-    assert {s.kind: s.level for s in found.symptoms} == {
+    diagnosed = diagnosis(path)
+    assert {s.kind: s.level for s in diagnosed.symptoms} == {
         "lost": "warning", "outputs_missing": "note"
     }  # fmt: skip
-    assert "7 calls of the traffic" in str(found)
-    assert "too large" in str(found)
+    assert "7 calls of the traffic" in str(diagnosed)
+    assert "too large" in str(diagnosed)
     none = write_tape(tmp_path / "b.tape", calls((2,), (3,)), values="none")
     assert kinds(none)["values_missing"] == "note"
     assert kinds(write_tape(tmp_path / "c.tape", [])) == {"empty": "warning"}
@@ -132,7 +132,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
 def test_what_a_tape_lacks_since_it_was_made_of_another(tmp_path: Path) -> None:
     dropped = {"damaged": 2, "unknown (the tape was not sealed)": 1}
     path = write_tape(tmp_path / "a.tape", calls((2,), (3,)), dropped=dropped)
-    damaged, unknown = (one for one in diagnosis(path).symptoms if one.kind == "lost")
+    damaged, unknown = (symptom for symptom in diagnosis(path).symptoms if symptom.kind == "lost")
     assert "2 calls of the traffic" in damaged.text
     assert "copy the original tape again" in damaged.advice
     assert "1 call missing for an unknown reason" in unknown.text
@@ -145,8 +145,8 @@ def test_a_remainder_says_that_it_is_one(tmp_path: Path) -> None:
     (tmp_path / "cut.tape").write_bytes(data[: data.index(b"blobs/00000003") + 700])
     with open_tape(tmp_path / "cut.tape") as tape:
         assert recover_tape(tape, tmp_path / "b.tape").calls == 3
-    found = diagnosis(tmp_path / "b.tape")
-    (symptom,) = (one for one in found.symptoms if one.kind == "open_end")
+    diagnosed = diagnosis(tmp_path / "b.tape")
+    (symptom,) = (one for one in diagnosed.symptoms if one.kind == "open_end")
     assert symptom.level == "warning"
     assert "an unknown number of calls may have followed" in symptom.text
     assert "open_end" not in {one.kind for one in diagnosis(path).symptoms}
@@ -154,16 +154,16 @@ def test_a_remainder_says_that_it_is_one(tmp_path: Path) -> None:
 
 def test_calls_that_raised(tmp_path: Path) -> None:
     given = [Recorded(args=(torch.zeros(n),), error=("builtins:ValueError", "no")) for n in (2, 3)]
-    found = diagnosis(write_tape(tmp_path / "a.tape", given))
-    assert "all_raised" in {symptom.kind for symptom in found.symptoms}
+    diagnosed = diagnosis(write_tape(tmp_path / "a.tape", given))
+    assert "all_raised" in {symptom.kind for symptom in diagnosed.symptoms}
 
 
-def test_classes_that_are_unknown_here(tmp_path: Path) -> None:
+def test_unknown_classes_are_named_until_they_are_given(tmp_path: Path) -> None:
     given = [Recorded(args=(OddCache(), Pair(torch.zeros(n, 2), 1)), outputs=None) for n in (2, 3)]
     path = write_tape(tmp_path / "a.tape", given)
-    found = diagnosis(path)
-    assert "OddCache" in str(found)
-    assert ":Pair" in str(found), "that it is loaded is no permission"
+    diagnosed = diagnosis(path)
+    assert "OddCache" in str(diagnosed)
+    assert ":Pair" in str(diagnosed), "that it is loaded is no permission"
     with open_tape(path, classes=[OddCache, Pair]) as tape:
         assert "OddCache" not in str(diagnose(tape))
         assert ":Pair" not in str(diagnose(tape))
@@ -192,7 +192,7 @@ class Taker(torch.nn.Module):
         return x
 
 
-def test_what_could_not_be_stored(tmp_path: Path) -> None:
+def test_values_that_could_not_be_stored_are_warnings(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     model = Taker()
     with record(model, path):
@@ -221,7 +221,7 @@ def test_withheld_values_could_have_been_stored(tmp_path: Path) -> None:
     assert set(kinds(path)) == {"values_missing"}
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_files_are_a_warning(tmp_path: Path) -> None:
     files = sorted(recorded_in_segments(tmp_path))
     found = kinds(files[0], files[2])
     assert found["missing_files"] == "warning"

@@ -92,15 +92,15 @@ def test_a_star_is_refused_with_words(text: str) -> None:
 
 
 def test_the_names_of_a_condition_are_known() -> None:
-    found = Expression("a.b[0] > c and xs['k'][1] < 2").references
-    assert [reference[0] for reference in found] == ["a.b[0]", "c", "xs.k[1]"]
-    assert found[0] == ("a.b[0]", "a.b.0")
+    references = Expression("a.b[0] > c and xs['k'][1] < 2").references
+    assert [reference[0] for reference in references] == ["a.b[0]", "c", "xs.k[1]"]
+    assert references[0] == ("a.b[0]", "a.b.0")
 
 
 @pytest.mark.parametrize("text", ["c['h.0'][1] > 2", "c.h.0[1] > 2", "c['h.0.x-y'][1] > 2"])
 def test_a_key_with_a_dot_is_a_name(text: str) -> None:
-    (found,) = Expression(text).references
-    assert found[0] in ("c.h.0[1]", "c.h.0.x-y[1]")
+    (reference,) = Expression(text).references
+    assert reference[0] in ("c.h.0[1]", "c.h.0.x-y[1]")
 
 
 PARTS = st.sampled_from(

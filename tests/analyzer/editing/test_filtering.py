@@ -66,7 +66,7 @@ def test_calls_are_chosen(
     assert kept(source, tmp_path / "b.tape", **choice) == list(expected)
 
 
-def test_ints_that_a_call_leaves_to_their_defaults(tmp_path: Path) -> None:
+def test_a_condition_sees_the_defaults_of_ints(tmp_path: Path) -> None:
     model = Model()
     with record(model, tmp_path / "a.tape"):
         model(torch.zeros(3, 4))

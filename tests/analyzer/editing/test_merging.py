@@ -125,8 +125,8 @@ def test_different_targets_are_not_joined(tmp_path: Path) -> None:
                    tape_id=name.encode() * 16)
         for name, target in (("a", target_of(one)), ("b", target_of(other)))
     ]  # fmt: skip
-    told = pytest.raises(UsageError, match=r"signatures differ: a\.tape and b\.tape")
-    with open_tape(tapes) as tape, told:
+    caught = pytest.raises(UsageError, match=r"signatures differ: a\.tape and b\.tape")
+    with open_tape(tapes) as tape, caught:
         merge_tapes(tape, tmp_path / "m.tape")
     alien = write_tape(tmp_path / "c.tape", [((1,), {})], target=target_of(Model()))
     with pytest.raises(TapeError, match="different models"):
@@ -145,10 +145,10 @@ def test_a_tape_is_redacted_if_all_its_parts_are(tmp_path: Path) -> None:
     for path in (half, again):
         with open_tape(path) as tape:
             assert tape.redacted == "part"
-            told = private_data(tape)
-            assert {"thread", "time"} <= {one.kind for one in told.findings}
-            assert "only a part of the tape was redacted" in str(told)
-            assert "Only a part of the tape was redacted" in (told.short(1) or "")
+            private = private_data(tape)
+            assert {"thread", "time"} <= {finding.kind for finding in private.findings}
+            assert "only a part of the tape was redacted" in str(private)
+            assert "Only a part of the tape was redacted" in (private.short(1) or "")
             redact(tape, tmp_path / "whole.tape", overwrite=True)
         with open_tape(tmp_path / "whole.tape") as tape:
             assert tape.redacted == "all"
@@ -156,13 +156,13 @@ def test_a_tape_is_redacted_if_all_its_parts_are(tmp_path: Path) -> None:
         assert tape.redacted == "all"
 
 
-def test_parts_of_one_recording_of_which_one_is_redacted(tmp_path: Path) -> None:
+def test_a_merge_of_redacted_and_raw_parts_is_redacted_in_part(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", [3, 4, 5])
     with open_tape(source) as tape:
         redact(tape.only(calls="0"), tmp_path / "hidden.tape")
         filter_tape(tape.only(calls="1,2"), tmp_path / "raw.tape")
-    made = merged([tmp_path / "hidden.tape", tmp_path / "raw.tape"], tmp_path / "m.tape")
-    with open_tape(made) as tape:
+    path = merged([tmp_path / "hidden.tape", tmp_path / "raw.tape"], tmp_path / "m.tape")
+    with open_tape(path) as tape:
         assert tape.redacted == "part"
 
 
@@ -179,7 +179,7 @@ def test_an_unsealed_part_makes_all_counts_lower_bounds(tmp_path: Path) -> None:
         assert tape.coverage.at_least
 
 
-def test_a_file_between_that_is_not_there(tmp_path: Path) -> None:
+def test_coverage_is_at_least_if_a_file_between_is_missing(tmp_path: Path) -> None:
     model = Model()
     with record(model, f"{tmp_path}/r/", segment_bytes=8192) as recorder:
         for size in range(1, 60):
@@ -250,11 +250,11 @@ def test_a_damaged_record_that_another_file_has_is_not_lost(tmp_path: Path) -> N
         assert "call 1 is lost" in report.lost[0]
 
 
-def test_a_tape_that_claims_too_many_calls(tmp_path: Path) -> None:
+def test_coverage_that_would_overflow_is_rejected(tmp_path: Path) -> None:
     a, b = recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])
-    made = merged([a, b], tmp_path / "m.tape")
+    path = merged([a, b], tmp_path / "m.tape")
     most = 2**63 - 1
-    with open_tape(made) as tape, NewTape(tmp_path / "claims.tape", tape.manifest) as writer:
+    with open_tape(path) as tape, NewTape(tmp_path / "claims.tape", tape.manifest) as writer:
         for call in tape.calls:
             writer.copy(call)
         dropped = dict.fromkeys(("x", "y", "z"), most)

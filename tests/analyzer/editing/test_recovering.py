@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from calltape_analyzer import TapeError, diagnose, open_tape, recover_tape
 from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import as_copied, recorded
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import refer, write_tape
 from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS
+from tests.forging.changes import flip, member_list
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def check_truncated(source: Path, folder: Path, size: int) -> None:
 
 
 @given(data=st.data())
-def test_a_tape_that_is_cut_anywhere(
+def test_a_tape_cut_anywhere_is_recovered(
     source: Path, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     size = data.draw(st.integers(0, source.stat().st_size))
@@ -70,7 +70,7 @@ def test_a_tape_that_is_cut_anywhere(
 
 
 @pytest.mark.integration
-def test_a_tape_that_is_cut_at_every_byte_of_a_call(source: Path, tmp_path: Path) -> None:
+def test_a_tape_cut_at_every_byte_of_a_call_is_recovered(source: Path, tmp_path: Path) -> None:
     data = source.read_bytes()
     start = data.index(b"blobs/00000002")
     for size in range(start, data.index(b"blobs/00000003") + 600, 7):
@@ -89,7 +89,7 @@ def test_what_came_after_the_last_call_is_not_known(source: Path, tmp_path: Path
 
 
 @given(seed=st.integers(0, 2**32))
-def test_a_tape_with_damage_anywhere(
+def test_recovering_keeps_every_whole_record_wherever_the_damage_is(
     source: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, rng = tmp_path_factory.mktemp("damaged"), random.Random(seed)
@@ -139,7 +139,7 @@ def test_calls_of_a_later_version_are_not_damaged(name: str, calls: int, tmp_pat
     mended(FIXTURES / "future" / f"{name}.tape", tmp_path / "m.tape")
     with open_tape(tmp_path / "m.tape") as tape:
         assert tape.coverage.dropped == {"needs a later version": calls}
-        (lost,) = (one for one in diagnose(tape).symptoms if one.kind == "lost")
+        (lost,) = (symptom for symptom in diagnose(tape).symptoms if symptom.kind == "lost")
         assert "upgrade calltape-analyzer" in lost.advice
 
 
@@ -206,14 +206,18 @@ def test_a_member_that_is_not_there_is_told_once(source: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("wrong", ["content", "header"])
-def test_calls_that_refer_to_a_damaged_one(wrong: str, tmp_path: Path) -> None:
+def test_calls_that_refer_to_a_damaged_one_are_recovered_from_a_copy(
+    wrong: str, tmp_path: Path
+) -> None:
     """Alone each of them is lost; beside a copy that is whole, none is."""
     x = torch.arange(900.0)
     calls = [((x, torch.tensor(n)), {}) for n in range(4)]
     whole = refer(write_tape(tmp_path / "whole.tape", calls))
     broken = tmp_path / "broken.tape"
     shutil.copy(whole, broken)
-    blob = next(one for one in member_list(whole) if one.name == "blobs/00000000.safetensors")
+    blob = next(
+        member for member in member_list(whole) if member.name == "blobs/00000000.safetensors"
+    )
     flip(broken, blob.offset + 10 if wrong == "header" else blob.start + blob.size - 3)
     records, lost = mended(broken, tmp_path / "b.tape")
     assert records == []

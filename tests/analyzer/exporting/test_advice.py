@@ -175,7 +175,7 @@ def test_a_model_that_reads_values_follows_the_advice(name: str, tmp_path: Path)
         before, after = bad(*case.arguments(n)[0]), good(*follow(n)[0])
         torch.testing.assert_close(after, before)
     programs = made(tmp_path, good, list(map(follow, (3, 5, 6))), [follow(8)])
-    assert [one.scope for one in programs.verdicts] == ["general"]
+    assert [verdict.scope for verdict in programs.verdicts] == ["general"]
 
 
 def by_flag(own: Any, x: Any, y: Any) -> Any:
@@ -289,8 +289,8 @@ def test_state_is_kept_in_a_buffer_or_passed(tmp_path: Path) -> None:
         export(
             taped(tmp_path, model, [call(torch.ones(n)) for n in (2, 3, 5)]), Counts("attribute")
         )
-    told = str(caught.value)
-    assert "keep it in a registered buffer, or let the model take it as an argument" in told
+    text = str(caught.value)
+    assert "keep it in a registered buffer, or let the model take it as an argument" in text
     buffer = Counts("buffer")
     tape = taped(_folder(tmp_path), buffer, [call(torch.ones(n)) for n in (2, 3, 5)])
     # In the state in which the recording began.

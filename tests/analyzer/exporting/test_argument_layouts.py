@@ -87,15 +87,17 @@ def assert_as_model(programs: Programs, model: torch.nn.Module, x: torch.Tensor)
 @pytest.mark.integration
 @pytest.mark.parametrize("to", ["torch", "onnx"])
 @pytest.mark.parametrize("model", [OwnWindows(), Flat()], ids=lambda one: type(one).__name__)
-def test_one_program_for_all_layouts(model: Any, to: Any, tmp_path: Path) -> None:
+def test_a_model_that_reads_no_strides_has_one_program_for_all_layouts(
+    model: Any, to: Any, tmp_path: Path
+) -> None:
     sizes = ((3, 5), (4, 7), (6, 4))
     calls = [call(LAYOUTS["contiguous"](*size)) for size in sizes]
     tape = taped(tmp_path, model, [*calls, call(LAYOUTS["transposed"](5, 8))])
     programs = export(tape, model, to=to)
     assert programs.verify().ok
     assert len(programs) == 1
-    for made in LAYOUTS.values():
-        assert_as_model(programs, model, made(7, 9))
+    for layout in LAYOUTS.values():
+        assert_as_model(programs, model, layout(7, 9))
 
 
 @pytest.mark.integration
@@ -128,8 +130,8 @@ def test_outputs_that_are_views_of_arguments_are_noted(tmp_path: Path) -> None:
     assert any(note in one for one in map(str, report.notes))
     note = "the model's outputs.0 shares memory with x; the program may return a copy"
     assert any(note in one for one in map(str, report.notes))
-    for made in LAYOUTS.values():
-        x = made(7, 9)
+    for layout in LAYOUTS.values():
+        x = layout(7, 9)
         assert all(map(torch.equal, programs(x), model(x)))
     x = LAYOUTS["transposed"](7, 9)
     assert programs(x)[0].untyped_storage()._cdata != x.untyped_storage()._cdata
@@ -166,7 +168,7 @@ def test_a_cache_is_filled_in_the_hands_of_its_caller(recorded: str, tmp_path: P
 
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Asks(), Strides()], ids=lambda one: type(one).__name__)
-def test_a_program_per_layout_of_a_model_that_reads_them(model: Any, tmp_path: Path) -> None:
+def test_a_model_that_reads_layouts_has_a_program_for_each(model: Any, tmp_path: Path) -> None:
     kinds = ("contiguous", "transposed", "a step")
     calls = [call(LAYOUTS[kind](*size)) for kind in kinds for size in ((3, 5), (6, 4))]
     tape = taped(tmp_path, model, calls)
@@ -195,7 +197,7 @@ def test_a_layout_that_was_not_recorded_is_refused_if_the_model_reads_it(tmp_pat
             programs(LAYOUTS[kind](7, 9))
 
 
-def test_arguments_as_recorded_and_contiguous(tmp_path: Path) -> None:
+def test_arguments_are_inferred_as_recorded_or_contiguous(tmp_path: Path) -> None:
     given = [LAYOUTS[kind](3, 5) for kind in LAYOUTS]
     tape = taped(tmp_path, torch.nn.Identity(), [call(one) for one in given])
     (variant,) = tape.variants()
@@ -239,7 +241,7 @@ def test_two_layouts_that_are_compared_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_layout_that_is_read_from_some_size_on(tmp_path: Path) -> None:
+def test_a_layout_that_is_read_from_some_size_on_is_a_guard(tmp_path: Path) -> None:
     tape = taped(tmp_path, AsksLater(), [call(torch.randn(n, 4)) for n in (2, 3, 5, 7)])
     programs = export(tape, AsksLater())
     assert programs.verify().ok
@@ -259,7 +261,7 @@ def test_layouts_that_could_not_be_tried_are_told(tmp_path: Path) -> None:
     model = Dying()
     tape = taped(tmp_path, model, [call(torch.randn(3, 4)), call(torch.randn(5, 4))])
     programs = export(tape, model)
-    (found,) = [one for one in programs.notes if isinstance(one, NotAsked)]
+    (found,) = [note for note in programs.notes if isinstance(note, NotAsked)]
     assert (found.variant, found.question) == ("main", Question.STRIDES)
     assert "SIGSEGV" in str(found.why)
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, Tape, export, open_tape, replay
+from calltape_analyzer import ExportError, export, replay
 from calltape_analyzer.programs.notes import AskedFacts
-from calltape_recorder import record
-from tests.analyzer.exported import call, taped
+from tests.analyzer.exported import call, taped, taped_as_is
 
 NOTE = "the model's code asks for "
 UNTRIED = "calltape did not test whether results depend on it"
-
-
-def as_they_are(folder: Path, model: Any, given: Iterable[Any]) -> Tape:
-    """A tape of calls with these tensors, and not with copies of them."""
-    with record(model, folder / "calls.tape"), torch.no_grad():
-        for x in given:
-            model(x)
-    return open_tape(folder / "calls.tape")
 
 
 class Conjugated(torch.nn.Module):
@@ -80,7 +71,7 @@ def without_it(made: Callable[[], torch.Tensor]) -> torch.Tensor:
 def test_a_program_for_the_recorded_answer_has_a_note(name: str, tmp_path: Path) -> None:
     model, made = ASKING[name]
     plain = without_it(made)
-    programs = export(as_they_are(tmp_path, model, [plain]), model)
+    programs = export(taped_as_is(tmp_path, model, [plain]), model)
     assert programs.verify().ok
     assert torch.equal(programs(plain), model(plain))
     (note,) = [one for one in programs.notes if isinstance(one, AskedFacts)]
@@ -92,22 +83,22 @@ def test_a_program_for_the_recorded_answer_has_a_note(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", ASKING)
 def test_recorded_calls_of_which_programs_would_be_wrong(name: str, tmp_path: Path) -> None:
     model, made = ASKING[name]
-    tape = as_they_are(tmp_path, model, [made(), made()])
-    with pytest.raises(ExportError, match=r"does not return what was recorded.*asks for") as found:
+    tape = taped_as_is(tmp_path, model, [made(), made()])
+    with pytest.raises(ExportError, match=r"does not return what was recorded.*asks for") as caught:
         export(tape, model)
-    assert name in str(found.value)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["is_conj()", "Parameter"])
 def test_what_is_on_the_tape_is_rebuilt_in_a_replay(name: str, tmp_path: Path) -> None:
     model, made = ASKING[name]
-    assert replay(as_they_are(tmp_path, model, [made()]), model).ok
+    assert replay(taped_as_is(tmp_path, model, [made()]), model).ok
 
 
 @pytest.mark.integration
 def test_a_recorded_call_with_another_answer_is_found_by_verify(tmp_path: Path) -> None:
     model, x = Begins(), torch.randn(5, 4)
-    tape = as_they_are(tmp_path, model, [x[:3].clone(), x[2:]])
+    tape = taped_as_is(tmp_path, model, [x[:3].clone(), x[2:]])
     report = export(tape, model).verify()
     assert [row.ok for row in report.rows] == [True, False]
 

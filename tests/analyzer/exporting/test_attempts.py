@@ -319,8 +319,8 @@ def test_recurrent_layer_takes_any_length(cls: Any, layers: int, tmp_path: Path)
 
 
 def functions() -> list[Any]:
-    found = importlib.import_module("torch._decomp.decompositions")
-    return [found.one_layer_rnn, found.one_layer_lstm]
+    module = importlib.import_module("torch._decomp.decompositions")
+    return [module.one_layer_rnn, module.one_layer_lstm]
 
 
 def test_functions_of_torch_are_put_back_also_after_an_error(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def spectrum(batch: int, length: int, *, onesided: bool = True) -> Tensor:
 @pytest.mark.parametrize(
     "options", [{}, {"normalized": True}, {"length": 40}, {"onesided": False}], ids=str
 )
-def test_an_inverse_stft_of_any_length(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_an_inverse_stft_is_exported_for_any_length(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     onesided = options.get("onesided", True)
     calls = [call(spectrum(b, n, onesided=onesided)) for b, n in ((2, 80), (3, 96), (4, 120))]
     unseen = [call(spectrum(5, 160, onesided=onesided))]

@@ -92,7 +92,7 @@ def test_a_program_that_was_not_compared_is_none(
         export(tape, module, progress=clock.hear, options=ExportOptions(max_seconds=600))
 
 
-def test_no_time_at_all(tmp_path: Path) -> None:
+def test_an_export_without_time_fails_at_once(tmp_path: Path) -> None:
     tape = taped(tmp_path, Masked(), CALLS)
     with pytest.raises(ExportError, match="the time of 1e-09 s for all was up"):
         export(tape, Masked(), options=ExportOptions(max_seconds=1e-9))

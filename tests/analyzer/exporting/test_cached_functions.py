@@ -50,7 +50,7 @@ CALLS = [call(torch.ones(2, n)) for n in (5, 8, 11)]
 UNSEEN = [call(torch.ones(2, n)) for n in (7, 20)]
 
 
-def test_a_function_of_a_size(tmp_path: Path) -> None:
+def test_a_cached_function_of_a_size_caches_no_fake_tensor(tmp_path: Path) -> None:
     module = OfFunction()
     programs = made(tmp_path, module, CALLS, UNSEEN)
     assert len(programs) == 1
@@ -58,7 +58,7 @@ def test_a_function_of_a_size(tmp_path: Path) -> None:
     assert_as_module(programs, module, UNSEEN)
 
 
-def test_methods_of_a_size(tmp_path: Path) -> None:
+def test_a_cached_method_is_put_back_after_the_export(tmp_path: Path) -> None:
     before = OfMethod.__dict__["ramp"]
     assert len(made(tmp_path, OfMethod(), CALLS, UNSEEN)) == 1
     assert OfMethod.__dict__["ramp"] is before

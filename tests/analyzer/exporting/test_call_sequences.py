@@ -239,7 +239,7 @@ def test_state_that_nobody_sees_is_refused_before_a_trace_moves_it(
     tape, model = taped(tmp_path, made(cls), CALLS), made(cls)
     with pytest.raises(ExportError, match="something else when it is called again") as raised:
         export(tape, model)
-    assert [one.strategy for one in raised.value.attempts] == [Strategy.IN_A_ROW]
+    assert [attempt.strategy for attempt in raised.value.attempts] == [Strategy.IN_A_ROW]
     expected = model(*UNSEEN[0][0])
     assert torch.equal(expected, made(cls)(*UNSEEN[0][0]))  # it is as it was
 
@@ -396,9 +396,9 @@ def test_a_result_that_only_a_call_between_explains_is_of_state(tmp_path: Path) 
     """The first and the last size leave nothing when they are run, which looks like other
     weights."""
     calls = [call(t(n, 3)) for n in (3, 6, 4)]
-    with pytest.raises(ExportError, match=r"left in it \(longest\)") as found:
+    with pytest.raises(ExportError, match=r"left in it \(longest\)") as caught:
         export(taped(tmp_path, LongestByNow(), calls), LongestByNow())
-    assert "other weights" not in str(found.value)
+    assert "other weights" not in str(caught.value)
 
 
 @pytest.mark.integration
@@ -491,7 +491,7 @@ def test_state_that_only_another_order_shows(tmp_path: Path) -> None:
         programs(torch.ones(2, 30), torch.arange(30))
 
 
-def test_a_counter_far_beyond(tmp_path: Path) -> None:
+def test_a_counter_that_decides_later_is_named_as_state(tmp_path: Path) -> None:
     calls = [call(torch.ones(n, 2)) for n in (2, 3)]
     with pytest.raises(ExportError, match=r"depends on what the call before left in it .calls"):
         export(taped(tmp_path, WarmsUp(), calls), WarmsUp())

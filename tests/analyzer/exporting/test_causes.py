@@ -38,7 +38,7 @@ def error_of(folder: Path, model: Model, calls: list[Any]) -> str:
 
 
 @pytest.mark.integration
-def test_the_line_of_the_model_and_a_way_out(tmp_path: Path) -> None:
+def test_an_error_names_the_line_of_the_model_and_a_remedy(tmp_path: Path) -> None:
     calls = [call(-torch.ones(4, 3)), call(torch.ones(5, 3))]
     programs = export(taped(tmp_path, Branching(), calls), Branching(), to="onnx")
     errors = {str(attempt.error) for attempt in programs.attempts if not attempt.tried}

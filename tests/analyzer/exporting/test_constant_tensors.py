@@ -105,7 +105,7 @@ class Checked(Model):
 @pytest.mark.parametrize(
     ("module", "is_read"), [(Told(), False), (Sized(), False), (Filled(), True), (Checked(), True)]
 )
-def test_it_is_said_which_values_nothing_depends_on(module: Model, is_read: bool) -> None:
+def test_inputs_that_nothing_reads_are_named(module: Model, is_read: bool) -> None:
     given = (torch.ones(5, 3), torch.tensor([1, 2, 3]))
     exported = torch.export.export(module, given, strict=False)
     assert unread_inputs(exported, ["x", "ids"]) == ([] if is_read else ["ids"])

@@ -104,6 +104,6 @@ class Extreme(Model):
         return found - found.amin() + (found > 1).max() + (found * 100).int().max()
 
 
-def test_extremes_of_all_kinds_of_numbers(tmp_path: Path) -> None:
+def test_extremes_of_empty_tensors_are_those_of_torch_for_all_dtypes(tmp_path: Path) -> None:
     programs = made(tmp_path, Extreme(), _CALLS)
     assert_as_module(programs, Extreme(), [call(_NONE), call(t(7))])

@@ -48,7 +48,7 @@ def scaled(batch: int, t: float, length: int) -> Call:
 def test_one_value_of_a_float_in_each_part_is_tried_in_the_others(tmp_path: Path) -> None:
     unseen = [scaled(batch, 700.75, 6) for batch in (1, 2, 5)]
     programs = made(tmp_path, Scale(), [scaled(2, 951.5, 5), scaled(1, 11.25, 7)], unseen)
-    told = [note for one in programs.values() for note in one.remarks]
+    told = [note for program in programs.values() for note in program.remarks]
     assert told.count(OpenFloats(("t",), 2, 2)) == len(programs) == 2
 
 
@@ -67,7 +67,7 @@ def test_a_float_that_changes_nothing_is_free(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, model, [scaled(2, 951.5, 5), scaled(1, 11.25, 7)]), model)
     args, _ = scaled(2, 700.75, 6)
     torch.testing.assert_close(programs(*args), model(*args))
-    told = [note for one in programs.values() for note in one.remarks]
+    told = [note for program in programs.values() for note in program.remarks]
     assert OpenFloats(("t",), 2, 2) in told
 
 

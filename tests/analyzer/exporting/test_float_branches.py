@@ -143,7 +143,7 @@ def test_each_side_has_a_program(tmp_path: Path, question: str, to: str) -> None
 
 
 @pytest.mark.integration
-def test_several_questions_in_parts(tmp_path: Path) -> None:
+def test_branches_in_several_parts_of_a_model_become_guards(tmp_path: Path) -> None:
     model = TwoParts()
     programs = made(tmp_path, model, [*LOW, *HIGH], [MORE_LOW, MORE_HIGH])
     with pytest.raises(NoVariant, match="the model asks at"):

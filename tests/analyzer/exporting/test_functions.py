@@ -54,7 +54,7 @@ def test_a_function_is_recorded_exported_and_replayed(
         assert torch.equal(programs(*x), rotary(*x))
 
 
-def test_a_bound_method(tmp_path: Path) -> None:
+def test_a_bound_method_is_exported(tmp_path: Path) -> None:
     class Kernel:
         def double(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2

@@ -58,7 +58,7 @@ BOOLEANS: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
-def test_booleans(name: str) -> None:
+def test_operators_of_booleans_agree_with_torch(name: str) -> None:
     assert_is_torchs(BOOLEANS[name], IDS, torch.cat([IDS, IDS + 1]), IDS[:1])
 
 
@@ -73,7 +73,7 @@ def test_small_ints_wrap_as_in_torch(dtype: torch.dtype) -> None:
     assert_is_torchs(function, IDS, torch.cat([IDS, IDS * 20]))
 
 
-def test_bfloat16() -> None:
+def test_layers_in_bfloat16_agree_with_torch() -> None:
     torch.manual_seed(0)
     layer = torch.nn.Linear(4, 3).to(torch.bfloat16)
     x = torch.randn(2, 4).to(torch.bfloat16)

@@ -48,7 +48,7 @@ class TwoHeads(torch.nn.Module):
 SIZES = [call(torch.ones(n, 6)) for n in (3, 5, 4)]
 
 
-def test_other_weights(tmp_path: Path) -> None:
+def test_other_weights_are_an_error_that_says_what_differs(tmp_path: Path) -> None:
     tape = taped(tmp_path, linear(0), SIZES)
     with pytest.raises(
         ExportError, match=r"does not return what was recorded for calls 0, \d \("
@@ -58,7 +58,7 @@ def test_other_weights(tmp_path: Path) -> None:
     assert "size" not in str(at.value)
 
 
-def test_the_weights_that_were_recorded(tmp_path: Path) -> None:
+def test_the_recorded_weights_are_exported(tmp_path: Path) -> None:
     assert len(export(taped(tmp_path, linear(0), SIZES), linear(0))) == 1
 
 
@@ -66,7 +66,9 @@ def test_the_weights_that_were_recorded(tmp_path: Path) -> None:
 def test_what_is_random_is_not_judged(tmp_path: Path, scale: float) -> None:
     programs = export(taped(tmp_path, Noisy(2.0), SIZES), Noisy(scale))
     assert any(
-        "random: the model draws" in str(text) for one in programs.values() for text in one.notes
+        "random: the model draws" in str(text)
+        for program in programs.values()
+        for text in program.notes
     )
 
 
@@ -94,7 +96,7 @@ def test_weights_that_were_others_for_a_while_are_told_of_the_model(tmp_path: Pa
     programs = export(open_tape(tmp_path / "calls.tape"), model)
     (note,) = programs.notes
     assert str(note).startswith("the model does not return what was recorded for calls 2, 3 (")
-    told = [str(text) for one in programs.values() for text in one.notes]
+    told = [str(text) for program in programs.values() for text in program.notes]
     assert any("what was recorded is not what the model returns now" in text for text in told)
     assert not any("the model does something else" in text for text in told)
     (verdict,) = programs.verdicts
@@ -123,7 +125,7 @@ def test_state_that_nobody_sees_is_no_other_model(tmp_path: Path) -> None:
             model(torch.ones(size))
     model.step[0] = 0.0
     programs = export(open_tape(tmp_path / "calls.tape"), model)
-    assert [one.rejected for one in programs.verdicts] == [3]
+    assert [verdict.rejected for verdict in programs.verdicts] == [3]
     model.step[0] = 2.0
     with pytest.raises(NoVariant):
         programs(torch.ones(4))

@@ -167,8 +167,8 @@ def test_dimensions_that_only_the_model_keeps_apart_have_one_name(tmp_path: Path
     assert inputs["past.0"] == inputs["past.1"] == ("past_0_dim_0", 3)
     for sizes in ((9, 8), (8, 9), (200, 1)):
         past = tuple(t(n, 3) for n in sizes)
-        found = programs(t(2, 2), past)
-        for got, wanted in zip(found[:2], past, strict=True):
+        outputs = programs(t(2, 2), past)
+        for got, wanted in zip(outputs[:2], past, strict=True):
             torch.testing.assert_close(got, (2 * wanted).exp().sin() + wanted)
 
 
@@ -195,7 +195,7 @@ class Mutating(Model):
         return self.linear(x) + state, state
 
 
-def test_argument_that_is_written_to_and_returned(tmp_path: Path) -> None:
+def test_an_argument_that_is_written_to_and_returned_has_a_note(tmp_path: Path) -> None:
     calls = [call(t(n, 3), t(n, 3)) for n in (4, 6)]
     programs = made(tmp_path, Mutating(), calls, [call(t(5, 3), t(5, 3))], to="onnx")
     (program,) = programs.values()

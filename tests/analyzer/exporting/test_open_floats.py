@@ -118,7 +118,7 @@ def test_the_float_may_be_infinite_or_not_a_number(tmp_path: Path) -> None:
     made(tmp_path, Bounds(), calls(values), calls((-math.inf, 0.5, math.nan), 7))
 
 
-def test_one_program_per_side_of_a_branch(tmp_path: Path) -> None:
+def test_each_side_of_a_branch_has_one_program(tmp_path: Path) -> None:
     values = (951.5, 11.25, 3.5, 600.0)
     programs = made(tmp_path, Branching(), calls(values), calls(UNSEEN, 7))
     assert len(programs) == 2
@@ -145,7 +145,7 @@ def test_a_float_is_an_input_of_the_program_for_each_text(tmp_path: Path) -> Non
     own = both([(2.5, "times"), (3.5, "plus"), (4.5, "times")])
     programs = made(tmp_path, Both(), own, both([(5.5, "times"), (6.5, "plus")], 7))
     assert len(programs) == 2
-    told = [note for one in programs.values() for note in one.all_notes]
+    told = [note for program in programs.values() for note in program.all_notes]
     assert {OpenFloats(("t",), 3, 3), OpenFloats(("t",), 2, 3)} & set(told)
     assert sum(isinstance(note, OpenFloats) for note in told) == 2
 
@@ -216,7 +216,7 @@ def test_saved_programs_take_any_float(tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", ["torch", "onnx"])
 def test_the_file_of_a_program_takes_the_recorded_floats(tmp_path: Path, to: str) -> None:
     made(tmp_path, Bounds(), calls(), to=to).save(tmp_path / "saved")
-    (file,) = [one for one in (tmp_path / "saved").iterdir() if one.suffix in (".pt2", ".onnx")]
+    (file,) = [path for path in (tmp_path / "saved").iterdir() if path.suffix in (".pt2", ".onnx")]
     with open_tape(tmp_path / "calls.tape") as tape:
         assert check(tape, file, trusted=True).ok
         assert replay(tape, file, trusted=True).ok

@@ -50,7 +50,7 @@ def assert_is_torchs(model: torch.nn.Module, *inputs: torch.Tensor) -> None:
             assert_close(got, expected, equal_nan=True, msg=lambda said, n=place: f"{n}: {said}")
 
 
-def test_orders() -> None:
+def test_orders_agree_with_torch() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 6)
     falling = torch.arange(20.0).flip(0).reshape(4, 5)
@@ -92,7 +92,7 @@ class ChosenChunks(torch.nn.Module):
         return (chosen.as_strided((rows, columns - 1, 2), (chosen.stride(0), 1, 1)),)
 
 
-def test_as_strided_of_a_size_that_values_tell() -> None:
+def test_as_strided_of_a_size_from_values_agrees_with_torch() -> None:
     x = torch.randn(3, 6)
     x[0] = torch.tensor([1.0, -1.0, 2.0, 3.0, -2.0, 4.0])
     assert_is_torchs(ChosenChunks(), x, x.abs())

@@ -61,7 +61,7 @@ def test_what_the_recorded_calls_do_not_reach_is_driven(tmp_path: Path, model: M
 
 
 @pytest.mark.parametrize("parts", ["encoder", ["decoder"], [""], []])
-def test_parts_that_there_are_not(tmp_path: Path, model: Model, parts: Any) -> None:
+def test_parts_that_the_model_lacks_are_rejected(tmp_path: Path, model: Model, parts: Any) -> None:
     tape = taped(tmp_path, model, [call(t(n, 3)) for n in (2, 5)])
     with pytest.raises(UsageError):
         export(tape, model, parts=parts, drive=lambda: None)

@@ -92,7 +92,7 @@ class Growing(Model):
         return x * self.table[: x.shape[0], None]
 
 
-def test_a_buffer_of_the_first_call(tmp_path: Path) -> None:
+def test_a_buffer_that_grew_in_the_first_call_is_exported_for_other_sizes(tmp_path: Path) -> None:
     made(tmp_path, Growing(), [call(t(n, 3)) for n in (3, 5, 4)], [call(t(9, 3))])
 
 
@@ -205,7 +205,7 @@ class Finding(Model):
 
 
 @pytest.mark.integration
-def test_a_result_that_may_be_empty(tmp_path: Path) -> None:
+def test_an_empty_result_is_rejected_if_the_model_asks_whether_it_is(tmp_path: Path) -> None:
     model = Finding()
     programs = made(tmp_path, model, [call(t(n, 3)) for n in (5, 8, 9)])
     assert len(programs) == 1

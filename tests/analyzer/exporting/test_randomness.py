@@ -235,8 +235,8 @@ def test_a_number_that_python_draws_is_in_no_program(
 ) -> None:
     with pytest.raises(ExportError) as caught:
         exported(tmp_path, model())
-    told = str(caught.value)
-    assert f"random: the model draws random numbers with {owner}, and what it returns" in told
+    text = str(caught.value)
+    assert f"random: the model draws random numbers with {owner}, and what it returns" in text
 
 
 def test_a_draw_at_one_recorded_size_is_seen(tmp_path: Path) -> None:

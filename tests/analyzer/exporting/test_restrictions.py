@@ -123,7 +123,7 @@ def test_size_that_explains_what_is_wrong_is_excluded(
 
 
 @pytest.mark.integration
-def test_it_is_said_which_size_is_excluded(tmp_path: Path) -> None:
+def test_a_note_names_the_excluded_size(tmp_path: Path) -> None:
     model = Mean()
     programs = export(taped(tmp_path, model, rows(0, 4, 7)), model)
     first = next(iter(programs.values()))
@@ -286,7 +286,7 @@ def test_runtime_that_dies_at_0_dies_in_another_process(
     (program,) = programs.values()
     (name,) = program.model.input_names
     runs = [{name: torch.rand(*shape)} for shape in ((2, 5, 4), (0, 5, 4), (3, 5, 4), (2, 5, 9))]
-    assert [program.model.crash(one, 60) for one in runs] == [None, End.DIED, None, None]
+    assert [program.model.crash(run, 60) for run in runs] == [None, End.DIED, None, None]
     assert program.model.crash(runs[0], 0.001) is End.LATE
     for executable in ("", "/bin/false", "/bin/true"):
         monkeypatch.setattr(sys, "executable", executable)

@@ -55,7 +55,7 @@ def test_numbers_come_out_of_a_program(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.integration
-def test_they_come_out_of_a_saved_program(tmp_path: Path) -> None:
+def test_a_saved_program_returns_numbers(tmp_path: Path) -> None:
     model = Returns("int and float")
     programs = made(tmp_path, model, calls(2, 5))
     programs.save(tmp_path / "saved")
@@ -65,7 +65,7 @@ def test_they_come_out_of_a_saved_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_they_come_out_of_an_onnx_model(tmp_path: Path) -> None:
+def test_an_onnx_model_returns_numbers(tmp_path: Path) -> None:
     made(tmp_path, Returns("int and float"), calls(2, 5), calls(3, 7), to="onnx")
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, NoVariant, Tape, export, load_programs, open_tape, replay
+from calltape_analyzer import ExportError, NoVariant, export, load_programs, open_tape, replay
 from calltape_analyzer.programs.notes import OwnTensor
 from calltape_recorder import record
-from tests.analyzer.exported import call, taped
+from tests.analyzer.exported import call, taped, taped_as_is
 
 Given = tuple[Any, ...]
 
@@ -180,14 +180,6 @@ def test_arguments_that_share_memory_share_it_in_each_run(tmp_path: Path) -> Non
     assert torch.equal(programs(x, x), expected)
 
 
-def as_they_are(folder: Path, model: Any, given: Iterable[Any]) -> Tape:
-    """A tape of calls with these tensors, and not with copies of them."""
-    with record(model, folder / "calls.tape"), torch.no_grad():
-        for x in given:
-            model(x)
-    return open_tape(folder / "calls.tape")
-
-
 class Owning(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -218,8 +210,8 @@ class Multiplies(Owning):
     ],
     ids=["compares", "fills"],
 )
-def test_a_recorded_call_with_a_tensor_of_the_model(model: Any, made: Any, tmp_path: Path) -> None:
-    tape = as_they_are(tmp_path, model, made(model))
+def test_a_recorded_tensor_of_the_model_is_an_error(model: Any, made: Any, tmp_path: Path) -> None:
+    tape = taped_as_is(tmp_path, model, made(model))
     with pytest.raises(ExportError, match=r"x of call \d is the model's own store, or a part of"):
         export(tape, model)
 
@@ -227,7 +219,7 @@ def test_a_recorded_call_with_a_tensor_of_the_model(model: Any, made: Any, tmp_p
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Compares(), Fills()], ids=["compares", "fills"])
 def test_a_call_with_a_tensor_of_the_model_is_refused(model: Any, tmp_path: Path) -> None:
-    tape = as_they_are(tmp_path, model, [torch.randn(3, 4), torch.randn(2, 4)])
+    tape = taped_as_is(tmp_path, model, [torch.randn(3, 4), torch.randn(2, 4)])
     programs = export(tape, model)
     assert OwnTensor("x", "store") in programs.notes
     for own in (model.store, model.store[:2], model.store[1:].view(3, 4)):
@@ -242,7 +234,7 @@ def test_a_call_with_a_tensor_of_the_model_is_refused(model: Any, tmp_path: Path
 @pytest.mark.integration
 def test_a_tensor_of_the_model_is_an_argument_like_any_other(tmp_path: Path) -> None:
     model = Multiplies()
-    tape = as_they_are(tmp_path, model, [model.store[:2], model.store[:3]])
+    tape = taped_as_is(tmp_path, model, [model.store[:2], model.store[:3]])
     programs = export(tape, model)
     assert programs.verify().ok
     assert torch.equal(programs(model.store), model(model.store))

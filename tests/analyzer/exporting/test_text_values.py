@@ -127,7 +127,7 @@ class HeardAbove(Scaled):
 
 
 @pytest.mark.parametrize("model", [HeardAtLength(), HeardAbove()])
-def test_a_text_that_makes_a_difference_to_a_later_program_only(
+def test_a_text_is_a_constant_only_of_the_program_that_depends_on_it(
     tmp_path: Path, model: torch.nn.Module
 ) -> None:
     own = [(2, -1.0, "a"), (3, -1.0, "bb"), (4, -1.0, "ccc"), (8, 1.0, "dd"), (9, 1.0, "dd")]

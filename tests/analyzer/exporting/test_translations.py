@@ -84,24 +84,24 @@ def test_without_our_translation_such_rows_are_a_mean() -> None:
 
 
 @pytest.mark.parametrize("lowest", [-INF, torch.finfo(torch.float32).min, -1e4])
-def test_masks_of_numbers(lowest: float) -> None:
+def test_attention_with_masks_of_numbers_agrees_with_torch(lowest: float) -> None:
     mask = torch.zeros(2, 1, 5, 5).masked_fill(~padded(5, 5), lowest)
     mask[1] += torch.randn(5, 5)
     assert_is_torchs(Attention(), [*tensors(5, 5), mask])
 
 
 @pytest.mark.parametrize(("length", "keys"), [(5, 5), (3, 6), (6, 3)])
-def test_causal(length: int, keys: int) -> None:
+def test_causal_attention_agrees_with_torch(length: int, keys: int) -> None:
     assert_is_torchs(Attention(is_causal=True), tensors(length, keys))
 
 
 @pytest.mark.parametrize("scale", [None, 0.3, 1.0, -0.5])
-def test_scales(scale: float | None) -> None:
+def test_scaled_attention_agrees_with_torch(scale: float | None) -> None:
     assert_is_torchs(Attention(scale=scale), tensors(4, 5))
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_grouped_heads(masked: bool) -> None:
+def test_attention_with_grouped_heads_agrees_with_torch(masked: bool) -> None:
     given = tensors(4, 6, heads=6, groups=2) + ([padded(4, 6)] if masked else [])
     assert_is_torchs(Attention(enable_gqa=True), given)
 
@@ -117,7 +117,7 @@ def test_numbers_that_are_none_stay_visible(odd: float) -> None:
     assert np.array_equal(np.isnan(found), expected.isnan().numpy())
 
 
-def test_three_dimensions() -> None:
+def test_attention_without_heads_agrees_with_torch() -> None:
     given = [t[:, 0] for t in tensors(4, 5)]
     model = Attention()
     auto = torch.export.Dim.AUTO
@@ -172,7 +172,7 @@ def run(model: torch.nn.Module, given: list[torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("cls", [Places, Buckets])
-def test_places_in_a_row(cls: Any, right: bool) -> None:
+def test_places_in_a_row_are_those_of_torch(cls: Any, right: bool) -> None:
     run(cls(right), [torch.tensor([1.0, 2, 2, 5]), torch.tensor([[0.0, 2, 3], [5, 9, 1]])])
 
 
@@ -183,11 +183,13 @@ def test_places_in_a_row(cls: Any, right: bool) -> None:
         (torch.float32, torch.float64), (torch.float64, torch.float32),
     ],
 )  # fmt: skip
-def test_places_of_values_of_another_dtype(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+def test_places_of_values_of_another_dtype_are_those_of_torch(
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> None:
     run(Places(True), [torch.tensor([1, 3, 5]).to(dtypes[0]), torch.arange(7).to(dtypes[1])])
 
 
-def test_places_in_rows() -> None:
+def test_places_in_several_rows_are_those_of_torch() -> None:
     rows = torch.randint(0, 9, (3, 7)).sort(-1).values
     run(Places(False), [rows, torch.randint(0, 9, (3, 4))])
 

@@ -98,7 +98,7 @@ def test_what_it_says_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_graph_of_torch_geometric(tmp_path: Path) -> None:
+def test_a_graph_of_torch_geometric_is_exported_once_it_is_registered(tmp_path: Path) -> None:
     data: Any = pytest.importorskip("torch_geometric.data").Data
 
     class Summing(torch.nn.Module):

@@ -33,7 +33,7 @@ def refusal(tape: Tape, model: torch.nn.Module, **options: Any) -> ExportError:
     with pytest.raises(ExportError) as caught, mock.patch.object(torch.export, "export") as traces:
         export_with(tape, model, **options)
     assert not traces.called
-    assert {one.strategy for one in caught.value.attempts} == {Strategy.NOT_TRACED}
+    assert {attempt.strategy for attempt in caught.value.attempts} == {Strategy.NOT_TRACED}
     return caught.value
 
 
@@ -69,7 +69,7 @@ def test_a_sparse_call_does_not_keep_the_others_from_a_program(tmp_path: Path) -
     assert [row.ok for row in programs.verify()] == [True, True, False]
 
 
-def test_it_is_said_once(tmp_path: Path) -> None:
+def test_nested_tensors_are_named_in_one_error(tmp_path: Path) -> None:
     model = Scales().eval()
     one = nested(2, 3)
     tape = taped(tmp_path, model, [call(one), call(one, one * 2)])
@@ -78,7 +78,7 @@ def test_it_is_said_once(tmp_path: Path) -> None:
     assert "likewise other present" in error
 
 
-def test_where_in_a_container(tmp_path: Path) -> None:
+def test_an_error_says_where_in_a_container_a_nested_tensor_is(tmp_path: Path) -> None:
     class Takes(Model):
         def forward(self, batch):
             return batch["items"][0].values()
@@ -87,13 +87,13 @@ def test_where_in_a_container(tmp_path: Path) -> None:
     assert "batch.items.0 is a nested tensor" in str(refusal(tape, Takes()))
 
 
-def test_one_that_is_returned(tmp_path: Path) -> None:
+def test_an_error_says_that_the_model_returns_a_nested_tensor(tmp_path: Path) -> None:
     tape = taped(tmp_path, Returns(), [call(torch.randn(n, 3, 2)) for n in (2, 3)])
     error = str(refusal(tape, Returns()))
     assert "the model returns a nested tensor (outputs.0)" in error
 
 
-def test_one_that_the_model_makes_for_itself(tmp_path: Path) -> None:
+def test_an_error_says_where_the_model_makes_a_nested_tensor(tmp_path: Path) -> None:
     tape = taped(tmp_path, Pads(), [call(torch.randn(n, 3, 2)) for n in (2, 3)])
     with pytest.raises(ExportError) as caught:
         export(tape, Pads())

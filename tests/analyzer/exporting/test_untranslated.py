@@ -152,7 +152,9 @@ def test_what_is_common_is_converted(tmp_path: Path, model: Any, shape: tuple[in
 def test_a_package_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [one for one in sys.modules if one.startswith("calltape_analyzer.exporting.onnx.")]:
+    for name in [
+        module for module in sys.modules if module.startswith("calltape_analyzer.exporting.onnx.")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     tape = taped(tmp_path, nn.ReLU(), [call(torch.ones(2))])

@@ -35,7 +35,7 @@ def test_a_multiple_that_two_calls_suggest_is_none(tmp_path: Path) -> None:
     assert shapes(tmp_path, [*calls, given(zeros(5, 15))]) == []
 
 
-def test_sizes_that_contradict_the_suggestion(tmp_path: Path) -> None:
+def test_only_sizes_beyond_the_suggested_relation_contradict_it(tmp_path: Path) -> None:
     calls = [given(zeros(n, n), zeros(3 * n)) for n in (3, 5)]
     (variant,) = tape_of(tmp_path, calls, Optional()).variants()
     looser = next(looser_variants(variant.facts))

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import Tape, diff, dynamic_axes, open_tape, survey
-from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.observer.stored_calls import ObserverInfo, StoredCall
 from calltape_analyzer.programs.reasons import GuardFails
 from calltape_analyzer.pytree.nodes import values_in
@@ -25,6 +23,7 @@ from calltape_analyzer.targets.exporters import additional_inputs
 from calltape_analyzer.text import merge_alike
 from calltape_schema.records import Segment
 from calltape_schema.tree import BoolNode, DictNode
+from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import written as written_survey
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.counted_work import work_of
@@ -84,7 +83,7 @@ def items(n: int, dtype: torch.dtype = torch.float32, more: int = 0) -> list[dic
 
 
 @pytest.mark.parametrize("calls", [names, halves])
-def test_named_dimensions_of_many_arguments(
+def test_the_work_to_name_dimensions_grows_linearly(
     written: Callable[..., Tape], calls: Callable[[int], Any]
 ) -> None:
     def make(n: int) -> Callable[[], Any]:
@@ -94,7 +93,7 @@ def test_named_dimensions_of_many_arguments(
     grows_little(make, 60)
 
 
-def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
+def test_the_work_to_take_given_names_grows_linearly(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(names(n))
         return lambda: tape.infer_dynamic_shapes(dim_names={"a0": {0: "batch"}})
@@ -102,7 +101,9 @@ def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
     grows_little(make, 60)
 
 
-def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
+def test_the_work_for_shapes_grows_linearly_with_the_length_of_a_list(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(items(n))
         return lambda: tape.single.findings
@@ -110,7 +111,7 @@ def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
     grows_little(make, 80)
 
 
-def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:
+def test_the_work_for_arguments_of_many_names_grows_linearly(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(names(n))
         tape.variants()
@@ -119,7 +120,9 @@ def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:
     grows_little(make, 60)
 
 
-def test_arguments_of_each_call(written: Callable[..., Tape]) -> None:
+def test_the_work_for_arguments_grows_linearly_with_the_number_of_calls(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
         return lambda: [tape.infer_arguments(i) for i in range(n)]
@@ -127,7 +130,9 @@ def test_arguments_of_each_call(written: Callable[..., Tape]) -> None:
     grows_little(make, 30)
 
 
-def test_what_an_observer_shows_of_each_call(written: Callable[..., Tape]) -> None:
+def test_the_work_of_an_observer_grows_linearly_with_the_calls(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
 
@@ -139,7 +144,9 @@ def test_what_an_observer_shows_of_each_call(written: Callable[..., Tape]) -> No
     grows_little(make, 30)
 
 
-def test_dynamic_axes_of_many_outputs(written: Callable[..., Tape]) -> None:
+def test_the_work_for_dynamic_axes_grows_linearly_with_the_number_of_outputs(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         calls = [
             Recorded(
@@ -155,7 +162,9 @@ def test_dynamic_axes_of_many_outputs(written: Callable[..., Tape]) -> None:
     grows_little(make, 40)
 
 
-def test_explaining_a_long_list(written: Callable[..., Tape]) -> None:
+def test_the_work_to_explain_grows_linearly_with_the_length_of_a_list(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"xs": [zeros(1, 1 + i * call) for i in range(n)]} for call in range(3)])
         variants = tape.variants()
@@ -166,7 +175,9 @@ def test_explaining_a_long_list(written: Callable[..., Tape]) -> None:
     grows_little(make, 25)
 
 
-def test_explaining_what_varies_elsewhere(written: Callable[..., Tape]) -> None:
+def test_the_work_to_explain_what_varies_elsewhere_grows_linearly(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         one = [{"xs": [zeros(1, 2 + i) for i in range(n)], "y": zeros(1)} for _ in range(2)]
         other = [{"xs": [zeros(1, 3 + i) for i in range(n)]} for _ in range(2)]
@@ -179,11 +190,13 @@ def test_explaining_what_varies_elsewhere(written: Callable[..., Tape]) -> None:
     grows_little(make, 25)
 
 
-def test_places_that_are_alike() -> None:
+def test_the_work_to_merge_places_grows_linearly() -> None:
     grows_little(lambda n: lambda: list(merge_alike((f"a{i}", str(i)) for i in range(n))), 100)
 
 
-def test_elements_that_went_beyond(written: Callable[..., Tape]) -> None:
+def test_the_work_of_diff_grows_linearly_with_the_elements_beyond_their_range(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         before = written(items(n, torch.int64), "before")
         now = written(items(n, torch.int64, more=1), "now")
@@ -192,7 +205,7 @@ def test_elements_that_went_beyond(written: Callable[..., Tape]) -> None:
     grows_little(make, 25)
 
 
-def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
+def test_the_work_to_compare_new_structures_grows_linearly(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         before = written([{"x": zeros(2), f"a{i}": zeros(3)} for i in range(n)], "before")
         now = written([{"x": zeros(2), f"b{i}": zeros(3)} for i in range(n)], "now")
@@ -206,15 +219,15 @@ def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
 
 
 @pytest.mark.integration
-def test_showing_a_call_of_many_integers(tmp_path: Path) -> None:
+def test_the_work_of_show_grows_linearly_with_the_number_of_integers(tmp_path: Path) -> None:
     def make(n: int) -> Callable[[], Any]:
         path = write_tape(tmp_path / f"{n}.tape", items(n, torch.int64), values="none")
-        return lambda: CliRunner().invoke(app, ["show", str(path), "0"])
+        return lambda: run("show", path, 0)
 
     grows_little(make, 600)  # all above 4 KiB, from where the values of a document are counted
 
 
-def test_calls_of_many_files(tmp_path: Path) -> None:
+def test_the_work_to_find_calls_grows_linearly_with_the_number_of_files(tmp_path: Path) -> None:
     def make(n: int) -> Callable[[], Any]:
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -229,7 +242,9 @@ def test_calls_of_many_files(tmp_path: Path) -> None:
     grows_little(make, 20)
 
 
-def test_files_of_the_same_numbers(tmp_path: Path) -> None:
+def test_the_work_to_open_files_of_the_same_numbers_grows_linearly_with_them(
+    tmp_path: Path,
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -249,7 +264,9 @@ def test_files_of_the_same_numbers(tmp_path: Path) -> None:
     ],
     ids=["tapes", "surveys", "answers"],
 )
-def test_surveys_of_many_recordings(tmp_path: Path, ask: Callable[[Any, Any], Any]) -> None:
+def test_the_work_of_surveys_grows_linearly_with_the_number_of_recordings(
+    tmp_path: Path, ask: Callable[[Any, Any], Any]
+) -> None:
     """A survey renumbers the calls of its recordings, and looks up the recording of each number."""
     counts: list[int] = []
     for n in (128, 256, 512):
@@ -267,7 +284,9 @@ def test_surveys_of_many_recordings(tmp_path: Path, ask: Callable[[Any, Any], An
     assert counts[2] - counts[1] < 2.3 * (counts[1] - counts[0]), counts
 
 
-def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:
+def test_the_work_for_additional_inputs_grows_linearly_with_the_number_of_calls(
+    written: Callable[..., Tape],
+) -> None:
     def make(n: int) -> Callable[[], Any]:
         (variant,) = written([{"x": zeros(1, 2 + i)} for i in range(n)]).variants()
         variant.facts.rows  # noqa: B018
@@ -276,7 +295,7 @@ def test_additional_inputs_of_many_calls(written: Callable[..., Tape]) -> None:
     grows_little(make, 100)
 
 
-def test_values_of_one_path() -> None:
+def test_the_work_for_values_grows_little_with_the_ways_to_one_path() -> None:
     def below(parts: int) -> Any:
         """Every way to write ``a.a.a`` as keys in keys."""
         if not parts:
@@ -295,7 +314,7 @@ def test_values_of_one_path() -> None:
 @pytest.mark.parametrize(
     "unit", ["L['a']", "L", "L[1]", "L['", "L['a'", "[1]", "L['a'].size()", "é"]
 )
-def test_a_condition_of_a_long_name(unit: str) -> None:
+def test_a_guard_of_a_long_name_is_worded_at_once(unit: str) -> None:
     text = unit * (4_000_000 // len(unit))
     rejection = GuardFails(text, ("x",))
     assert rejection.dimension is None

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import calltape_analyzer
 from calltape_analyzer import InputObserver, Placeholder, TapeError, check, open_tape, render
-from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.limits import LEAST_BYTES
 from calltape_analyzer.scripting import python_of_variants
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
-from tests.analyzer.hostile.forged import ESCAPE, forged
-from tests.analyzer.reading.forged import Forged
-from tests.analyzer.tapes import Recorded, change_table, write_tape
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.call import Forged, forged_arguments
+from tests.forging.changes import change_table
+from tests.forging.strangers import ESCAPE
 
 
 class Passes(torch.nn.Module):
@@ -35,12 +35,6 @@ class Masked(torch.nn.Module):
 class Known(NamedTuple):
     a: Any
     b: Any
-
-
-def ask(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert "unexpected" not in result.output + result.stderr
-    return result.exit_code, result.output
 
 
 def refusal(question: Callable[[], Any]) -> TapeError | None:
@@ -61,8 +55,8 @@ def named(kind: str, type_name: str, *fields: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["subprocess:run", "os:system", "tests.analyzer.tapes:write_tape"])
 def test_no_call_is_printed_that_the_tape_names(tmp_path: Path, name: str) -> None:
-    path = forged(tmp_path, named("namedtuple", name, "a", "b"))
-    code, output = ask("variants", str(path), "--python")
+    path = forged_arguments(tmp_path, named("namedtuple", name, "a", "b"))
+    code, output, _ = run("variants", str(path), "--python")
     assert code == 0
     assert "import" not in output.replace("from torch.export import Dim", "").replace(
         "from calltape_analyzer import open_tape", ""
@@ -78,7 +72,7 @@ def test_a_named_tuple_that_was_given_is_named(tmp_path: Path) -> None:
         assert "Known" not in python_of_variants(tape.variants(), [])
     with open_tape(path, classes=[Known]) as tape:
         assert "Known({0: Dim.AUTO}, {})" in python_of_variants(tape.variants(), [])
-    other = forged(tmp_path, named("namedtuple", f"{__name__}:Known", "a", "c"))
+    other = forged_arguments(tmp_path, named("namedtuple", f"{__name__}:Known", "a", "c"))
     with open_tape(other, classes=[Known]) as tape:
         assert "Known" not in python_of_variants(tape.variants(), [])
 
@@ -100,12 +94,12 @@ def no_import(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_import")
 @pytest.mark.parametrize("dtype", ["_inductor", "_dynamo", "onnx", "strided", "\x1b[2J"])
 def test_a_dtype_is_looked_up_in_a_table(tmp_path: Path, dtype: str) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
-    made.set_leaf(dtype=dtype, key=None, missing="policy")
+    call = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    call.set_leaf(dtype=dtype, key=None, missing="policy")
     more = write_tape(
         tmp_path / "b.tape", [((torch.ones(2), torch.ones(3)), {})], tape_id=bytes(16)
     )
-    with open_tape([made.write(), more]) as tape:
+    with open_tape([call.write(), more]) as tape:
         for question in (tape.infer_arguments, *(v.infer_arguments for v in tape.variants())):
             error = refusal(question)
             assert error is None or str(error).isprintable()
@@ -114,7 +108,7 @@ def test_a_dtype_is_looked_up_in_a_table(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["values", "items", "__class__", "move_to_end", "keys"])
 @pytest.mark.parametrize("cls", ["collections:OrderedDict", "collections:Counter"])
 def test_no_attribute_hides_a_method(tmp_path: Path, cls: str, name: str) -> None:
-    path = forged(tmp_path, named("object", cls, name))
+    path = forged_arguments(tmp_path, named("object", cls, name))
     with open_tape(path) as tape:
         (value,) = tape[0].inputs.args
         assert isinstance(value, Placeholder)
@@ -138,7 +132,7 @@ def test_to_be_registered_is_no_consent(tmp_path: Path) -> None:
             "kind": "custom", "type": f"{__name__}:Registered", "context": {"kind": "none"},
             "children": [],
         }  # fmt: skip
-        path = forged(tmp_path, node)
+        path = forged_arguments(tmp_path, node)
         with open_tape(path) as tape:
             (value,) = tape[0].inputs.args
             assert isinstance(value, Placeholder)
@@ -159,8 +153,8 @@ def test_made_up_values_are_bounded(tmp_path: Path) -> None:
         path = write_tape(tmp_path / "a.tape", [((value,), {})])
         with open_tape(path) as tape:
             # Costs nothing: expanded, or without a value.
-            (made,) = tape[0].inputs.args
-            assert made.shape == (2**30,)
+            (argument,) = tape[0].inputs.args
+            assert argument.shape == (2**30,)
             with pytest.raises(TapeError, match="allow more") as caught:
                 tape.infer_arguments()
             assert caught.value.kind == "limit"
@@ -170,10 +164,10 @@ def test_an_expanded_quantized_tensor_costs_what_is_stored(tmp_path: Path) -> No
     value = torch._make_per_tensor_quantized_tensor(torch.ones(1, dtype=torch.int8), 0.5, 1)
     path = write_tape(tmp_path / "a.tape", [((value.expand(2**40),), {})])
     with open_tape(path) as tape:
-        (made,) = tape[0].inputs.args
-        assert (made.shape, made.stride(), made.q_scale()) == ((2**40,), (0,), 0.5)
-        assert made.untyped_storage().nbytes() == 1
-        assert made[:2].int_repr().tolist() == [1, 1]
+        (argument,) = tape[0].inputs.args
+        assert (argument.shape, argument.stride(), argument.q_scale()) == ((2**40,), (0,), 0.5)
+        assert argument.untyped_storage().nbytes() == 1
+        assert argument[:2].int_repr().tolist() == [1, 1]
 
 
 def test_what_a_call_lacks_is_bounded(tmp_path: Path) -> None:
@@ -213,10 +207,12 @@ def test_more_may_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     "dtype", ["bits8", "bits16", "uint3", "int7", "float4_e2m1fn_x2", "qint8", "float8_e8m0fnu"]
 )
-def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
-    made.set_leaf(dtype=dtype, key=None, missing="policy")
-    with open_tape(made.write()) as tape:
+def test_dtypes_that_torch_does_not_compute_with_are_inferred_or_named(
+    tmp_path: Path, dtype: str
+) -> None:
+    call = Forged(tmp_path / "a.tape", (torch.ones(2),))
+    call.set_leaf(dtype=dtype, key=None, missing="policy")
+    with open_tape(call.write()) as tape:
         (variant,) = tape.variants()
         error = refusal(variant.infer_arguments)
         if error is not None:
@@ -227,7 +223,7 @@ def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> 
 
 
 @pytest.mark.parametrize("dtype", ["bits8", "uint1", "uint3", "int7", "quint8", "float8_e8m0fnu"])
-def test_expanded_values_of_such_dtypes(tmp_path: Path, dtype: str) -> None:
+def test_expanded_values_of_odd_dtypes_are_inferred(tmp_path: Path, dtype: str) -> None:
     """torch cannot make some of them contiguous, so that ``infer_arguments`` raised its error."""
     plain = torch.ones(2, 1).expand(2, 3)
     if dtype == "quint8":
@@ -268,7 +264,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def test_a_set_of_one_hash(tmp_path: Path) -> None:
     scalars = tuple(i * (2**61 - 1) for i in range(1, 66))
     node = {"kind": "set", "children": [{"kind": "int", "scalar": i} for i in range(65)]}
-    with open_tape(forged(tmp_path, node, scalars=scalars)) as tape:
+    with open_tape(forged_arguments(tmp_path, node, scalars=scalars)) as tape:
         (value,) = tape[0].inputs.args
         assert "more than 64 elements of one hash" in value.reason
 
@@ -292,19 +288,19 @@ def test_ranges_that_lie_are_told(tmp_path: Path) -> None:
 
 
 def test_bools_are_0_or_1(tmp_path: Path) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.tensor([True, False]),))
-    made.blob = made.blob[:-2] + b"\1\2"
-    with open_tape(made.write()) as tape:
+    call = Forged(tmp_path / "a.tape", (torch.tensor([True, False]),))
+    call.blob = call.blob[:-2] + b"\1\2"
+    with open_tape(call.write()) as tape:
         with pytest.raises(TapeError, match="neither 0 nor 1"):
             _ = tape[0].inputs
         assert [error.kind for error in tape.verify()] == ["invalid"]
 
 
-def test_the_last_call_that_can_be(tmp_path: Path) -> None:
+def test_the_largest_call_number_is_read(tmp_path: Path) -> None:
     number = 2**63 - 1
     path = write_tape(tmp_path / "a.tape", [Recorded((torch.ones(2),), number=number)])
-    assert ask("info", str(path))[0] == 0
-    assert ask("show", str(path), str(number))[0] == 0
+    assert run("info", str(path)).code == 0
+    assert run("show", str(path), str(number)).code == 0
     with open_tape(path) as tape:
         assert tape.coverage.kept == 1
 
@@ -313,13 +309,13 @@ def test_keys_that_json_does_not_have(tmp_path: Path) -> None:
     value = {("a", 1): torch.ones(2), b"\xff": torch.ones(3), 1.5: torch.ones(1), None: 1}
     path = write_tape(tmp_path / "a.tape", [((), {"x": value})])
     for command in ("variants", "info", "ls"):
-        assert ask(command, str(path), "--json")[0] == 0
-    assert ask("show", str(path), "0", "--json")[0] == 0
+        assert run(command, str(path), "--json").code == 0
+    assert run("show", str(path), "0", "--json").code == 0
 
 
-def test_a_tuple_of_another_length_than_its_class(tmp_path: Path) -> None:
+def test_a_tuple_of_another_length_than_its_class_is_a_placeholder(tmp_path: Path) -> None:
     node = {"kind": "tuple", "type": f"{__name__}:Known", "children": [{"kind": "none"}]}
-    with open_tape(forged(tmp_path, node), classes=[Known]) as tape:
+    with open_tape(forged_arguments(tmp_path, node), classes=[Known]) as tape:
         assert isinstance(tape[0].inputs.args[0], Placeholder)
         assert render(tape[0].inputs)
 
@@ -332,7 +328,7 @@ def test_nothing_raw_is_printed(tmp_path: Path) -> None:
         {"kind": "opaque", "type": "a:B", "reason": ESCAPE},
         {"kind": "str", "scalar": 0},
     ]  # fmt: skip
-    path = forged(tmp_path, *nodes, scalars=(ESCAPE,))
+    path = forged_arguments(tmp_path, *nodes, scalars=(ESCAPE,))
     keyed = write_tape(
         tmp_path / "b.tape", [{ESCAPE: v, f"{ESCAPE}2": torch.ones(2)} for v in (True, False)]
     )
@@ -352,7 +348,7 @@ def _onnx_model() -> Any:
     )
 
 
-def test_a_parameter_name_twice(tmp_path: Path) -> None:
+def test_two_parameters_of_one_name_are_rejected(tmp_path: Path) -> None:
     from calltape_schema.records import Parameter, Target
 
     parameter = Parameter(name="x", kind="KEYWORD_ONLY")

@@ -10,26 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import output
-from calltape_analyzer.cli.verbs import app
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import merge_alike
 from calltape_schema.tree import TensorNode, children_of, decode_structure
-from tests.analyzer.hostile.forged import ESCAPE, forged
-from tests.analyzer.reading.forged import Forged
+from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
-from tests.raw_structures import raw_structure
+from tests.forging.call import Forged, forged_arguments
+from tests.forging.strangers import ESCAPE
+from tests.forging.structures import raw_structure
 
 WIDE = 2**8000
-
-
-def ask(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert "unexpected" not in result.output + result.stderr
-    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("command", ["variants", "ls", "info", "bundle"])
@@ -41,7 +34,7 @@ def test_wide_ints_are_told_by_their_bits(
     calls = [((torch.ones(n),), {"n": WIDE + n, "m": WIDE}) for n in (2, 3, 4)]
     path, out = write_tape(tmp_path / "a.tape", calls), tmp_path / "script.py"
     options = ("-o", str(out)) if command == "bundle" else form
-    code, text = ask(command, str(path), *options)
+    code, text, _ = run(command, str(path), *options)
     text += out.read_text() if command == "bundle" else ""
     assert code == 0
     if command == "variants" and form:
@@ -65,7 +58,7 @@ def test_json_of_long_texts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     value = {"text": "\u202e" * 1000, "raw": b"\x1b" * 1000, "x": torch.ones(2)}
     path = write_tape(tmp_path / "a.tape", [((value,), {})])
     for words in (("variants", "--scan"), ("show", "0")):
-        code, text = ask(words[0], str(path), *words[1:], "--json")
+        code, text, _ = run(words[0], str(path), *words[1:], "--json")
         assert code == 0
         assert text.isascii()
         assert max(map(len, _texts(json.loads(text)))) <= 101
@@ -109,7 +102,7 @@ def test_children_of_a_node_without_any_are_not_looked_for(
     assert [children_of(node) for node in children_of(spec.root)] == [(), (), ()]
 
 
-def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch alone wants gigabytes of addresses, which ``ulimit -v`` may not allow."""
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -117,13 +110,13 @@ def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
     monkeypatch.setattr("calltape_analyzer.tape.Tape.variants", refuse)
-    result = CliRunner().invoke(app, ["variants", str(path)])
-    assert result.exit_code == 1
-    assert "not enough memory" in result.stderr
+    result = run("variants", path)
+    assert result.code == 1
+    assert "not enough memory" in result.err
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 512, 4097, 2**20 + 3])
-def test_the_checksum_of_zeros(count: int) -> None:
+def test_the_checksum_of_zeros_is_that_of_zlib(count: int) -> None:
     for before in (b"", b"calltape", b"\xff" * 9):
         crc32 = zlib.crc32(before)
         assert crc32_after_zeros(crc32, count) == zlib.crc32(bytes(count), crc32)
@@ -151,7 +144,7 @@ def test_a_hole_costs_nothing(tmp_path: Path) -> None:
         assert caught.value.kind == "limit"
 
 
-def test_a_hole_grants_no_room(tmp_path: Path) -> None:
+def test_a_hole_in_the_file_allows_no_large_arguments(tmp_path: Path) -> None:
     """Made-up values are bounded by what the tape has on its disk."""
     path = write_tape(tmp_path / "a.tape", [((torch.empty(2**28, device="meta"),), {})])
     with path.open("r+b") as file:
@@ -162,7 +155,7 @@ def test_a_hole_grants_no_room(tmp_path: Path) -> None:
             variant.infer_arguments()
 
 
-def test_a_hole_within_a_tensor(tmp_path: Path) -> None:
+def test_a_hole_within_a_tensor_is_read_as_zeros(tmp_path: Path) -> None:
     """Zeros that were recorded, in a tape that was copied with holes for them."""
     path = holed(tmp_path / "a.tape", 6 * 2**20)
     with open_tape(path, verify=True) as tape:
@@ -176,7 +169,7 @@ def test_any_key_is_a_seed(tmp_path: Path) -> None:
         assert made["\ud800"].shape == (2,)
 
 
-def test_an_argument_that_was_passed_twice(tmp_path: Path) -> None:
+def test_an_argument_that_was_passed_twice_has_no_dynamic_shape(tmp_path: Path) -> None:
     """Such a call raises, and is on the tape as it was made."""
 
     def forward(x: Any, y: Any = None) -> None: ...
@@ -198,10 +191,10 @@ def test_warnings_are_printable(tmp_path: Path) -> None:
         assert all(text.isprintable() for text in warnings)
 
 
-def test_many_places_that_share_one_text(tmp_path: Path) -> None:
+def test_many_places_that_share_one_text_cost_little(tmp_path: Path) -> None:
     """To make its constant for each place would take more time than a test has."""
     node = {"kind": "list", "children": [{"kind": "str", "scalar": 0}] * 20_000}
-    path = forged(tmp_path, node, scalars=("text" * 1_000_000,))
+    path = forged_arguments(tmp_path, node, scalars=("text" * 1_000_000,))
     with open_tape(path) as tape:
         tape.observations()
         assert len(repr(tape[0].inputs)) < 20_000_000
@@ -230,5 +223,5 @@ def test_a_script_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
     out = tmp_path / "script.py"
-    assert ask("bundle", str(path), "-o", str(out))[0] == 0
+    assert run("bundle", str(path), "-o", str(out)).code == 0
     assert out.read_text().endswith("sys.exit(main())\n")

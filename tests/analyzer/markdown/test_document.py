@@ -56,7 +56,7 @@ def test_rows_that_do_not_fit_are_counted() -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=300), max_size=80), st.integers(5_000, 9_000))
-def test_it_is_bounded(texts: list[str], limit: int) -> None:
+def test_a_document_stays_within_its_limit(texts: list[str], limit: int) -> None:
     document = Document("Title", limit=limit)
     for text in texts:
         document.table("rows", ("a", "b"), [(text * 9, text)] * 9)

@@ -130,7 +130,7 @@ def test_classes_are_names() -> None:
     assert public_class(f"a:{SECRET} b") == public_class("a" * 129) == "?"
 
 
-def test_forms_that_contradict(tape_path: Path) -> None:
+def test_markdown_and_json_exclude_each_other(tape_path: Path) -> None:
     assert run("info", tape_path, "--markdown", "--json").code == 2
 
 

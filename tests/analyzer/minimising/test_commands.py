@@ -36,18 +36,20 @@ def outcome(command: str, path: Path, seconds: float = 60) -> Outcome:
         ("echo no model; exit 125 # {}", Outcome("unusable", ("exit code 125", "no model"))),
     ],
 )
-def test_what_an_end_means(command: str, expected: Outcome, tmp_path: Path) -> None:
+def test_the_end_of_a_command_is_classified(
+    command: str, expected: Outcome, tmp_path: Path
+) -> None:
     assert outcome(command, tmp_path) == expected
 
 
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_command_is_unusable(tmp_path: Path) -> None:
     found = outcome("no-such-command", tmp_path)
     assert (found.end, found.reasons[0]) == ("unusable", "exit code 127")
     assert "not found" in found.reasons[1]
 
 
 @pytest.mark.parametrize("command", ["grep -q found {}", "grep -q found"])
-def test_the_path_of_the_tape(command: str, tmp_path: Path) -> None:
+def test_the_path_of_the_tape_is_quoted_in_the_command(command: str, tmp_path: Path) -> None:
     path = tmp_path / "it's a $HOME; tape.tape"
     path.write_text("found")
     assert outcome(command, path).end == "passed"

@@ -75,7 +75,7 @@ def test_a_tape_that_is_read_stays_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [{0}, {499}, {77}, {3, 480}, {10, 11, 300}])
-def test_the_fewest_of_five_hundred(wanted: set[int]) -> None:
+def test_the_fewest_of_five_hundred_are_found_in_few_questions(wanted: set[int]) -> None:
     asked: list[int] = []
 
     def enough(some: list[int]) -> bool:
@@ -99,7 +99,7 @@ def test_a_search_ends_after_so_many_tries() -> None:
 
 @pytest.mark.parametrize("least", [1, 2, 3, 41, 128, 999])
 @pytest.mark.parametrize("unit", [1, 16])
-def test_the_smallest_number(least: int, unit: int) -> None:
+def test_the_smallest_number_is_found_in_few_questions(least: int, unit: int) -> None:
     asked: list[int] = []
 
     def enough(number: int) -> bool:
@@ -120,10 +120,10 @@ def test_the_smallest_number(least: int, unit: int) -> None:
         ("1.5e-3 differs", "0 differs"),
     ],
 )
-def test_messages_that_are_the_same(one: str, other: str) -> None:
+def test_messages_are_the_same_but_for_numbers(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
 
 
-def test_messages_that_are_not() -> None:
+def test_messages_of_other_dtypes_differ() -> None:
     assert normalised("float32 differs") != normalised("float16 differs")
     assert normalised("\ud800 is no text").isascii()

@@ -86,7 +86,7 @@ def test_what_a_check_starts_ends_with_it(
     assert all_end()
 
 
-def test_tapes_that_lack_something(whole: Path, tmp_path: Path) -> None:
+def test_torn_compressed_and_shapes_only_tapes_are_minimised(whole: Path, tmp_path: Path) -> None:
     content = whole.read_bytes()
     for name, cut in (("torn.tape", content[: len(content) - 1500]), ("gz.tape.gz", None)):
         source = tmp_path / name
@@ -105,7 +105,7 @@ def test_tapes_that_lack_something(whole: Path, tmp_path: Path) -> None:
     assert report.calls == 1
 
 
-def test_tapes_without_calls(tmp_path: Path) -> None:
+def test_a_tape_without_calls_cannot_be_minimised(tmp_path: Path) -> None:
     empty = write_tape(tmp_path / "empty.tape", [], torch.nn.Identity())
     with pytest.raises(UsageError, match=r"no calls.*calltape info"):
         minimised(empty, tmp_path / "o.tape", "is_bad")

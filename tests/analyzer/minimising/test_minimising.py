@@ -37,7 +37,7 @@ def minimised(whole: Path, out: Path, check: Any, **options: Any) -> Any:
         return minimise(tape, out, check, **options)
 
 
-def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) -> None:
+def test_one_call_of_the_smallest_size_is_left_of_many(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     out = tmp_path / "small.tape"
     report = minimised(whole, out, checked.is_long, progress=said.append)
@@ -93,7 +93,7 @@ def test_recorded_outputs_are_never_those_of_other_arguments(whole: Path, tmp_pa
     assert "a correct model in the check" in report.notes[0]
 
 
-def test_a_check_that_compares_with_a_correct_model(whole: Path, tmp_path: Path) -> None:
+def test_a_tape_is_minimised_against_a_correct_model(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
     minimised(whole, out, checked.differs_from_a_correct_model)
     with open_tape(out) as tape:
@@ -166,7 +166,7 @@ def test_nothing_to_do(whole: Path, tmp_path: Path) -> None:
         (lambda tape: True, {}, "the check also fails with no calls: the check returned true"),
     ],
 )
-def test_what_cannot_be(
+def test_impossible_requests_are_rejected_and_write_nothing(
     whole: Path, tmp_path: Path, check: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
@@ -174,7 +174,7 @@ def test_what_cannot_be(
     assert not list(tmp_path.iterdir())
 
 
-def test_never_in_place(whole: Path) -> None:
+def test_a_tape_is_never_minimised_in_place(whole: Path) -> None:
     before = whole.read_bytes()
     with pytest.raises(UsageError, match="in place"):
         minimised(whole, whole, checked.raises, overwrite=True)
@@ -203,7 +203,7 @@ def worded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "keep"), [("is_wide", ()), ("has_value_in_y", ("y",)), ("needs_the_word", ("prompt",))]
 )
-def test_a_redacted_tape_that_keeps_what_the_failure_needs(
+def test_a_redacted_tape_is_minimised_if_it_keeps_what_the_failure_needs(
     worded: Path, tmp_path: Path, name: str, keep: tuple[str, ...]
 ) -> None:
     given, out = tmp_path / "given.tape", tmp_path / "small.tape"

@@ -134,12 +134,12 @@ def test_the_method_that_is_called_is_searched() -> None:
     assert fact.name == "data_ptr"
 
 
-def test_a_function_of_a_model_of_functions() -> None:
+def test_facts_that_a_function_asks_for_are_found() -> None:
     from calltape_analyzer.model.calls import as_module
 
-    found = [fact.name for fact in queried_facts(as_module(of_function))]
-    assert found == ["is_neg"]
-    assert [fact.name for fact in queried_facts(of_function)] == found
+    names = [fact.name for fact in queried_facts(as_module(of_function))]
+    assert names == ["is_neg"]
+    assert [fact.name for fact in queried_facts(of_function)] == names
 
 
 def test_torch_s_own_code_does_not_count() -> None:

@@ -67,7 +67,7 @@ def test_nothing_moves_unless_somebody_draws() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_numpy_state_that_is_no_mersenne_twister() -> None:
+def test_other_generators_of_numpy_are_put_back() -> None:
     """In the module, and under the functions of ``numpy.random``."""
     held = Holding()
     held.numpy = numpy.random.RandomState(numpy.random.PCG64(1))
@@ -140,11 +140,11 @@ def by_inner(own: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     "function", [by_module, by_other_name, by_function, by_global, by_numpy, by_inner]
 )
-def test_code_that_draws(function: Any) -> None:
+def test_code_that_draws_is_recognized(function: Any) -> None:
     assert may_draw(Calling(function))
 
 
-def test_a_generator_that_the_model_holds() -> None:
+def test_generators_that_the_model_holds_are_recognized() -> None:
     assert may_draw(Calling(by_held, random.Random(1)))
     assert may_draw(Calling(by_held, numpy.random.default_rng(1)))
 

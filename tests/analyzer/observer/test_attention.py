@@ -129,7 +129,9 @@ def test_the_first_call_stands_for_all(
 
 @pytest.mark.parametrize(("batch", "steps"), [(1, 20), (2, 4), (2, 2)])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_it_gives_what_the_peer_gives(layers: int, batch: int, steps: int) -> None:
+def test_an_attention_layer_has_the_answers_of_the_peer(
+    layers: int, batch: int, steps: int
+) -> None:
     """Also after one step, when the cache's size has not varied and is filled with zeros."""
     peer = torch.onnx.__dict__.get("InputObserver")
     if peer is None:
@@ -150,7 +152,9 @@ def test_it_gives_what_the_peer_gives(layers: int, batch: int, steps: int) -> No
 
 @pytest.mark.parametrize("registration", ["ours", "peers"])
 @pytest.mark.parametrize("batch", [1, 2])
-def test_it_exports(batch: int, registration: str, registrations: Callable[[str], Any]) -> None:
+def test_an_attention_layer_is_exported_under_each_registration(
+    batch: int, registration: str, registrations: Callable[[str], Any]
+) -> None:
     model = decoder()
     module = attention(model)
     active = without_empty_layers() if registration == "peers" else registrations(registration)
@@ -185,7 +189,9 @@ def test_an_upper_layer_finds_the_tensors_of_those_below(
 
 
 @pytest.mark.parametrize("what", ["model", "decoder layer"])
-def test_other_modules(what: str, registrations: Callable[[str], Any]) -> None:
+def test_a_model_and_a_decoder_layer_are_observed_as_well(
+    what: str, registrations: Callable[[str], Any]
+) -> None:
     model = decoder(layers=2)
     module = model if what == "model" else model.model.layers[0]
     with registrations("ours"):
@@ -215,7 +221,7 @@ def test_a_call_without_small_sizes_stands_for_all(registrations: Callable[[str]
             check_call(program, observer, index)
 
 
-def test_without_a_cache(registrations: Callable[[str], Any]) -> None:
+def test_attention_without_a_cache_is_exported(registrations: Callable[[str], Any]) -> None:
     model = decoder()
     module = attention(model)
     with registrations("ours"):
@@ -257,7 +263,9 @@ def test_a_full_window_is_not_filled_with_zeros(
         torch.testing.assert_close(got, observer.info.flat_outputs[1][0])
 
 
-def test_a_static_cache(registrations: Callable[[str], Any]) -> None:
+def test_the_arguments_of_a_static_cache_are_those_of_the_first_call(
+    registrations: Callable[[str], Any],
+) -> None:
     """Zeros of the full shape are what the first call makes of its cache. The peers refuse."""
     model = decoder(layers=2)
     model.set_attn_implementation("eager")
@@ -277,7 +285,9 @@ def test_a_static_cache(registrations: Callable[[str], Any]) -> None:
                 check_call(program, observer, index)
 
 
-def test_an_encoder_decoder_cache(registrations: Callable[[str], Any]) -> None:
+def test_an_encoder_decoder_cache_is_empty_only_where_it_grows(
+    registrations: Callable[[str], Any],
+) -> None:
     """What grows is empty in the first call, and the other cache keeps its size, as for the
     peers."""
     transformers = pytest.importorskip("transformers")
@@ -311,7 +321,9 @@ def test_the_tape_keeps_its_own_choice(registrations: Callable[[str], Any]) -> N
         assert sum(calls) == observer.num_obs()
 
 
-def test_an_onnx_model_of_the_layer(registrations: Callable[[str], Any]) -> None:
+def test_an_onnx_model_of_the_layer_reproduces_its_first_call(
+    registrations: Callable[[str], Any],
+) -> None:
     pytest.importorskip("onnxruntime")
     model = decoder()
     module = attention(model)

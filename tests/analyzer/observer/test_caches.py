@@ -35,7 +35,7 @@ class Cache:
         ((4, 1, 3), (3, 5)),
     ],
 )
-def test_a_cache_that_is_empty_at_first(
+def test_a_cache_that_is_empty_at_first_is_inferred_from_the_first_call(
     lengths: tuple[int, ...], expected: tuple[int, int]
 ) -> None:
     model, cache, observer = Cached(), Cache(), InputObserver()

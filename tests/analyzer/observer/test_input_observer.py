@@ -33,7 +33,7 @@ def pairs(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(torch.randn(batch, width), torch.randn(1, width)) for batch, width in sizes]
 
 
-def test_it_keeps_three_calls_and_their_outputs() -> None:
+def test_an_observer_keeps_three_calls_and_their_outputs() -> None:
     model, observer = Add(), InputObserver()
     given = pairs((5, 6), (7, 7), (7, 8), (7, 9))
     with observer(model) as same:
@@ -69,7 +69,7 @@ def test_several_blocks_accumulate() -> None:
     assert len(observer.paths) == 2
 
 
-def test_another_method_and_direct_calls() -> None:
+def test_another_method_and_direct_calls_are_observed() -> None:
     model, observer = Add(), InputObserver()
     with observer(model, method_name="twice"):
         model.twice(torch.ones(2, 3))
@@ -90,7 +90,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert observer.num_obs() == 1
 
 
-def test_it_answers_while_recording() -> None:
+def test_an_observer_answers_while_recording() -> None:
     model, observer = Add(), InputObserver()
     assert observer.is_empty()
     with observer(model):
@@ -149,7 +149,7 @@ def test_constants_are_kept_and_must_agree() -> None:
         observer.infer_dynamic_shapes()
 
 
-def test_remove_inputs() -> None:
+def test_removed_inputs_stay_removed() -> None:
     model, observer = Add(), InputObserver()
     with pytest.raises(RuntimeError, match="No input was captured"):
         observer.remove_inputs(["x"])
@@ -170,7 +170,7 @@ class Variadic(torch.nn.Module):
         return a + sum(args) + sum(kwargs.values())
 
 
-def test_variadic_methods() -> None:
+def test_variadic_arguments_are_inferred_as_args_and_kwargs() -> None:
     model, observer = Variadic(), InputObserver()
     with observer(model):
         for n in (3, 5):
@@ -190,7 +190,7 @@ def test_variadic_methods() -> None:
             observer.remove_inputs([name])
 
 
-def test_nothing_for_args_that_took_nothing() -> None:
+def test_args_that_took_nothing_have_no_shapes() -> None:
     """The peer has an empty tuple there, and torch.export refuses it."""
     model, observer = Variadic(), InputObserver()
     with observer(model):
@@ -261,7 +261,7 @@ def test_there_is_no_such_method() -> None:
         pass
 
 
-def test_a_candidate_of_its_own() -> None:
+def test_a_candidate_flattens_and_clones_its_arguments() -> None:
     t = torch.ones(2, 3)
     candidate = InputCandidate(
         args=(t, [t, None]), kwargs={"k": {"a": t}}, clone=True, cst_kwargs={}
@@ -383,7 +383,7 @@ def test_a_tape_that_is_there_is_replaced_when_asked_for(tmp_path: Path) -> None
     assert observer.infer_arguments()[0].shape == (3,)
 
 
-def test_dynamic_dimensions_of_shapes() -> None:
+def test_dimensions_that_differ_between_shapes_are_dynamic() -> None:
     assert _infer_dynamic_dimensions([(1, 2, 3), (1, 2, 4)]) == [2]
     assert _infer_dynamic_dimensions([(1, 2, 3), (2, 2, 4)]) == [0, 2]
     assert _infer_dynamic_dimensions([(1, 2)], set_batch_dimension=True) == [0]

@@ -183,7 +183,7 @@ def compare(model: torch.nn.Module, calls: list[Made], missing: dict[Any, Any]) 
 
 @SETTINGS
 @given(calls=call_sequences())
-def test_any_calls(calls: list[Made]) -> None:
+def test_answers_for_any_calls_agree_with_the_peer(calls: list[Made]) -> None:
     compare(Model(), calls, {})
 
 
@@ -210,7 +210,9 @@ def flat_calls(draw: st.DrawFn) -> list[Made]:
 
 @SETTINGS
 @given(calls=flat_calls(), missing=missing_values())
-def test_value_if_missing(calls: list[Made], missing: dict[Any, Any]) -> None:
+def test_answers_with_values_for_missing_arguments_agree_with_the_peer(
+    calls: list[Made], missing: dict[Any, Any]
+) -> None:
     theirs, ours = peer(value_if_missing=missing), InputObserver(value_if_missing=missing)
     kind, refused = answer(lambda: observed(theirs, Model(), calls))
     got_kind, got = answer(lambda: observed(ours, Model(), calls))
@@ -237,7 +239,7 @@ def variadic_calls(draw: st.DrawFn) -> list[Made]:
 
 @SETTINGS
 @given(calls=variadic_calls())
-def test_variadic(calls: list[Made]) -> None:
+def test_answers_for_variadic_calls_agree_with_the_peer(calls: list[Made]) -> None:
     theirs, ours = observed(peer(), Variadic(), calls), observed(InputObserver(), Variadic(), calls)
     for name in ("shapes", "batch", "arguments", "args_kwargs", "flat", "first", "last"):
         agrees(QUESTIONS[name], ours, theirs)
@@ -302,7 +304,7 @@ def test_calls_that_raised_and_gradients() -> None:
 
 
 @pytest.mark.parametrize("extra", [{}, {"b": torch.ones(1)}, {"none_of_it": torch.ones(1)}])
-def test_a_given_dict(extra: dict[str, Any]) -> None:
+def test_arguments_for_a_given_dict_agree_with_the_peer(extra: dict[str, Any]) -> None:
     calls = [Made((), {"a": torch.ones(2, 3)}), Made((), {"a": torch.ones(4, 3)})]
     theirs, ours = observed(peer(), Strict(), calls), observed(InputObserver(), Strict(), calls)
     given = {"a": torch.ones(3, 3), **extra}

@@ -11,16 +11,8 @@ from calltape_analyzer import filter_tape, open_tape
 from calltape_recorder import First, FlightRecorder, Recorder
 from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import Counts, InputsTable
-from tests.analyzer.observing.forging import (
-    FORGED,
-    Add,
-    forge,
-    more_seen,
-    reasons,
-    recorded,
-    the_kind,
-)
-from tests.analyzer.tapes import change_end
+from tests.analyzer.observing.counters import FORGED, Add, reasons, recorded, the_kind
+from tests.forging.changes import change_end, change_table, more_seen
 
 
 def test_calls_that_nobody_looked_at_are_not_counted(tmp_path: Path) -> None:
@@ -33,7 +25,7 @@ def test_calls_that_nobody_looked_at_are_not_counted(tmp_path: Path) -> None:
 
 def test_no_more_calls_are_counted_than_were_seen(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.tape", [2, 5, 9])
-    forge(path, lambda table: table.other.add(Counts(1)))
+    change_table(path, lambda table: table.other.add(Counts(1)))
     with open_tape(path) as tape:
         assert not tape.counters.complete
         (reason,) = reasons(tape)
@@ -54,7 +46,7 @@ def test_what_nobody_can_refute_stands(tmp_path: Path) -> None:
         assert axis is not None
         axis.sizes, axis.max = {9: 1, 50: 1}, 50
 
-    with open_tape(forge(path, wider), scan=True) as tape:
+    with open_tape(change_table(path, wider), scan=True) as tape:
         assert tape.counters.complete
         assert not tape.damage
         (group,) = tape.counters.groups.values()
@@ -68,7 +60,7 @@ def test_calls_of_no_row_may_be_on_the_tape(tmp_path: Path) -> None:
         while table.coarsen():
             pass
 
-    forge(path, summed_up)
+    change_table(path, summed_up)
     for scan in (False, True):
         with open_tape(path, scan=scan) as tape:
             assert (tape.counters.calls, tape.counters.complete) == (2, True)
@@ -129,7 +121,7 @@ def test_a_lie_in_one_of_several_files_is_found(tmp_path: Path) -> None:
             row.leaves = row.leaves.replace(b"float32", b"float16")
 
     lied = next(path for path in paths if b"records/" in path.read_bytes())
-    forge(lied, lie)
+    change_table(lied, lie)
     with open_tape(tmp_path, scan=True) as tape:
         assert tape.counters.missing == {str(lied)}
         (reason,) = reasons(tape)

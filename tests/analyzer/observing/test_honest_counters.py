@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,10 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, First, FlightRecorder, Novelty, Rate, Recorder, record
-from tests.analyzer.observing.forging import Add, reasons
-from tests.analyzer.tape.changes import member_list
+from calltape_recorder.write import writer
+from tests.analyzer.observing.counters import Add, reasons
+from tests.forging.changes import member_list
+from tests.recorder.waiting import looked
 
 SEEDS = int(os.environ.get("CALLTAPE_ACCOUNT_SEEDS", "12"))
 
@@ -114,7 +115,7 @@ def _calls(model: Any, draw: random.Random, calls: int) -> None:
             model(given, n) if draw.random() < 0.7 else model(torch.zeros(2, 2))
 
 
-def _record_anyhow(folder: Path, seed: int) -> None:
+def _record_anyhow(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
     model, options = Raises(), _options(draw, folder)
     recorder = Recorder(folder / "a.tape", **options).attach(model)
@@ -136,7 +137,9 @@ def _record_anyhow(folder: Path, seed: int) -> None:
         if draw.random() < 0.1:
             recorder.flush()
             (folder / "a.tape").unlink(missing_ok=True)
-            time.sleep(1.1)  # until the recorder looks
+            with monkeypatch.context() as patch:
+                patch.setattr(writer, "LOOK_SECONDS", 0.0)
+                assert looked(recorder)
     if draw.random() < 0.7:
         recorder.close()
         return
@@ -151,10 +154,12 @@ def _record_anyhow(folder: Path, seed: int) -> None:
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.integration) for n in range(3, SEEDS))]
 )
-def test_no_recorder_is_accused_whatever_it_does(tmp_path: Path, seed: int) -> None:
+def test_no_recorder_is_accused_whatever_it_does(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Policies, segments, deleted files, threads, pauses, dumps and the death of the process; all
     files together, the first of them, and each by itself."""
-    _record_anyhow(tmp_path, seed)
+    _record_anyhow(tmp_path, seed, monkeypatch)
     for folder in (tmp_path, tmp_path / "killed"):
         paths = sorted(folder.glob("*.tape"), key=lambda path: (len(path.name), path.name))
         sets = [paths, paths[:2], paths[1:], *([path] for path in paths)]

@@ -214,11 +214,11 @@ def test_a_live_call_sorts_as_it_was_recorded(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["registered class", "dataclass"])
-def test_without_its_registration_too(tmp_path: Path, name: str) -> None:
+def test_live_and_recorded_calls_agree_without_a_registration(tmp_path: Path, name: str) -> None:
     assert_live_is_recorded(tmp_path, CALLS[name], Optional())
 
 
-def test_a_list_whose_registration_is_taken_back(tmp_path: Path) -> None:
+def test_a_list_is_the_same_after_its_registration_is_taken_back(tmp_path: Path) -> None:
     """No other test has its class: once the recorder met it as a list, it stays one."""
 
     def call() -> Given:
@@ -250,7 +250,9 @@ class PositionalOnly(torch.nn.Module):
         lambda: given(zeros(1), zeros(2), z=None, x=zeros(3)),
     ],
 )
-def test_positional_only_arguments_too(tmp_path: Path, call: Callable[[], Given]) -> None:
+def test_live_and_recorded_calls_agree_on_positional_only_arguments(
+    tmp_path: Path, call: Callable[[], Given]
+) -> None:
     assert_live_is_recorded(tmp_path, call, PositionalOnly())
 
 

@@ -25,7 +25,7 @@ def name_of(tensor: torch.Tensor) -> str:
 
 
 def layouts_of(found: VariantFindings) -> dict[str, dict[str, int]]:
-    return {one.argument: {s.name: s.calls for s in one.layouts} for one in found.tensors}
+    return {tensor.argument: {s.name: s.calls for s in tensor.layouts} for tensor in found.tensors}
 
 
 NAMED = {
@@ -96,7 +96,7 @@ def test_each_name_is_true_of_every_small_layout() -> None:
                 assert ("with gaps" in name) is not is_full, (shape, strides)
 
 
-def test_layouts_in_words() -> None:
+def test_layouts_are_named_unless_all_are_contiguous() -> None:
     def words(**calls: int) -> str | None:
         return layouts_in_words([LayoutSeen(name=name, calls=n) for name, n in calls.items()])
 
@@ -130,7 +130,7 @@ def test_findings_explanations_and_symptoms_tell_where_layouts_differ(tmp_path: 
 def test_contiguous_calls_are_told_nothing_of_layouts(tmp_path: Path) -> None:
     tape = tape_of(tmp_path, [given(zeros(n, 3)) for n in (2, 4)], Optional())
     assert "layout" not in str(tape.explain("x"))
-    assert all(one.kind != "layouts" for one in diagnose(tape).symptoms)
+    assert all(symptom.kind != "layouts" for symptom in diagnose(tape).symptoms)
 
 
 def test_variants_that_only_sizes_tell_apart_say_whose_layouts_they_have(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_both_analyses_nest_alike(tmp_path: Path, function: Any, call: Any, expe
         assert variant.infer_dynamic_shapes(dim="dynamic") == expected
 
 
-def test_an_argument_with_the_name_of_the_variadic_one(tmp_path: Path) -> None:
+def test_an_argument_with_the_name_of_the_variadic_one_is_rejected(tmp_path: Path) -> None:
     calls = [((t(n),), {"more": t(n), "a": t(n)}) for n in (2, 3)]
     with tape_of(tmp_path / "a.tape", with_extra, *calls) as tape:
         (variant,) = tape.variants()

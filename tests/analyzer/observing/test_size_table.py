@@ -87,7 +87,7 @@ def test_merged_rows_take_more(one: Added, two: Added) -> None:
 
 
 @given(ADDED, st.randoms(use_true_random=False))
-def test_some_of_them(added: Added, chance: random.Random) -> None:
+def test_a_part_of_the_rows_keeps_their_equal_columns(added: Added, chance: random.Random) -> None:
     rows = rows_of(added)
     wanted = [chance.random() < 0.5 for _ in range(len(rows))]
     part = rows.where(wanted)
@@ -109,7 +109,7 @@ def test_a_sample_has_what_is_rare() -> None:
     assert rows.sample(5000) == list(range(5000))
 
 
-def test_the_most_common_sizes_of_rows_that_came_in_any_order() -> None:
+def test_the_most_common_sizes_do_not_depend_on_the_order_of_rows() -> None:
     once = (SizeRow(((7, 3),), (1,)), 3, b"a", 8)
     twice = [(SizeRow(((5, 3),), (n,)), 2, b"a", number) for n, number in ((2, 9), (3, 1))]
     rows = rows_of([once, *twice])

@@ -26,7 +26,8 @@ from calltape_schema.tree import encode_structure
 from tests.analyzer.chats import toy_lm
 from tests.analyzer.cli.commands import run
 from tests.analyzer.observing.doubling import ZEROS, Doubling, doubled
-from tests.analyzer.tapes import change_table, write_tape
+from tests.analyzer.tapes import write_tape
+from tests.forging.changes import change_table
 
 
 def structure(leaves: int, ints: int, name: str = "x") -> bytes:

@@ -14,7 +14,8 @@ from calltape_recorder import First
 from calltape_schema.inputs_table import Axis, Counts, InputsTable, Row
 from calltape_schema.packing import pack
 from tests.analyzer.cli.commands import run
-from tests.analyzer.observing.forging import FORGED, forge, reasons, recorded, the_kind
+from tests.analyzer.observing.counters import FORGED, reasons, recorded, the_kind
+from tests.forging.changes import change_table
 
 
 def rows(table: InputsTable) -> list[Row]:
@@ -83,15 +84,15 @@ def test_a_table_that_contradicts_the_calls_is_not_used(
         assert not tape.damage
         true = tape.variants()[0].infer_dynamic_shapes()
         profile = optimization_profile(tape.variants()[0]).inputs
-    forge(path, change)
+    change_table(path, change)
     with open_tape(path, scan=True) as tape:
         assert tape.counters.missing == {str(path)}
         assert tape.counters.calls == 0
         (reason,) = reasons(tape)
         assert reason.startswith(FORGED)
         assert tape.variants()[0].infer_dynamic_shapes() == true
-        found = optimization_profile(tape.variants()[0]).inputs
-        assert {n: (p.min, p.max) for n, p in found.items()} == {
+        inputs = optimization_profile(tape.variants()[0]).inputs
+        assert {n: (p.min, p.max) for n, p in inputs.items()} == {
             n: (p.min, p.max) for n, p in profile.items()
         }
     with open_tape(path) as tape:
@@ -162,7 +163,7 @@ def test_a_table_that_contradicts_itself_is_not_used(
     with open_tape(path) as tape:
         assert tape.counters.complete
         assert not tape.damage
-    with open_tape(forge(path, change)) as tape:
+    with open_tape(change_table(path, change)) as tape:
         assert tape.counters.missing == {str(path)}
         (reason,) = reasons(tape)
         assert reason.startswith(FORGED)

@@ -22,8 +22,8 @@ def test_its_json_has_what_a_person_may_want() -> None:
     attempt.rows[SizeRow(((2, 3),), ())] = "ok"
     attempt.note_wrong(Sizing(0, (7,), True))
     attempt.error = OfCall(2, Other("\ud800 differs"))
-    found = json.loads(attempt.model_dump_json())
-    assert found == {
+    document = json.loads(attempt.model_dump_json())
+    assert document == {
         "variant": "decode",
         "what": "call 3 as recorded, by its values",
         "strategy": "by_values",

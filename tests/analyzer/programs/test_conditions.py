@@ -199,8 +199,8 @@ ARGUMENTS = {"x": Sized("float32", (4, 3)), "n": 5, "xs": [Sized("float32", (2,)
 
 
 def rejection_of(*guards: str) -> str | None:
-    found = Conditions((), {}, guards).reject([], ARGUMENTS)
-    return None if found is None else str(found)
+    error = Conditions((), {}, guards).reject([], ARGUMENTS)
+    return None if error is None else str(error)
 
 
 @pytest.mark.parametrize(
@@ -379,5 +379,5 @@ def with_one(size: Any) -> Conditions:
     ],
 )
 def test_declared_sizes_are_checked(value: Sized, expected: str | None) -> None:
-    found = with_one(4).reject([value], {"x": value})
-    assert (None if found is None else str(found)) == expected
+    error = with_one(4).reject([value], {"x": value})
+    assert (None if error is None else str(error)) == expected

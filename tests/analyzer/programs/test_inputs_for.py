@@ -80,7 +80,7 @@ def test_a_session_of_the_file_takes_them(folder: Path) -> None:
 
 
 def _outputs(session: Any) -> list[str]:
-    return [one.name for one in session.get_outputs() if one.name != "calltape_checks"]
+    return [output.name for output in session.get_outputs() if output.name != "calltape_checks"]
 
 
 def test_other_arguments_have_none(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_constant_is_compared(tmp_path: Path) -> None:
         programs.inputs_for(x, scale=4)
 
 
-def test_the_inputs_of_a_program_of_torch(tmp_path: Path) -> None:
+def test_the_inputs_for_a_call_run_the_exported_module(tmp_path: Path) -> None:
     with taped(tmp_path, Growing(), [call(torch.randn(2, n, 3)) for n in (2, 4)]) as tape:
         programs = export(tape, Growing())
     x = torch.randn(2, 7, 3)
@@ -108,7 +108,9 @@ def test_the_inputs_of_a_program_of_torch(tmp_path: Path) -> None:
     assert torch.equal(found["y"], Growing()(x)["y"])
 
 
-def test_onnx_test_data(folder: Path, tmp_path: Path) -> None:
+def test_the_example_writes_onnx_test_data_that_the_model_reproduces(
+    folder: Path, tmp_path: Path
+) -> None:
     ran("onnx_test_data.py", folder, tmp_path / "out")
     (made,) = (tmp_path / "out").iterdir()
     sets = sorted(path.name for path in made.iterdir())
@@ -124,7 +126,9 @@ def test_onnx_test_data(folder: Path, tmp_path: Path) -> None:
         assert first.tolist() == tape[1].inputs.args[0].tolist()
 
 
-def test_polygraphy_inputs(folder: Path, tmp_path: Path) -> None:
+def test_the_example_writes_polygraphy_inputs_that_the_model_reproduces(
+    folder: Path, tmp_path: Path
+) -> None:
     comparator = pytest.importorskip("polygraphy.comparator")
     ran("polygraphy_inputs.py", folder, tmp_path)
     (inputs,), (outputs,) = tmp_path.glob("*.inputs.json"), tmp_path.glob("*.outputs.json")

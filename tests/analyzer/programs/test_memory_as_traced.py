@@ -12,7 +12,7 @@ def values(*shape: int) -> torch.Tensor:
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
 
 
-def test_outputs_that_share_memory_with_arguments() -> None:
+def test_outputs_are_views_of_the_arguments_whose_memory_they_share() -> None:
     x, y = values(3, 2), values(3, 2)
     leaves = {"a": x[1:], "b": y + 1, "c": 3, "d": y.t(), "e": x[:0], "f": y}
     found = views_of(leaves, Sample([x, y, x.view(-1)], []))

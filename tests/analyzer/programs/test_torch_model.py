@@ -77,7 +77,7 @@ def test_tapes_and_models_are_read_and_run_with_any_torch(tape_file: Path) -> No
 
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.9.1+cpu", "2.11.0a0+git123", "1.13.1", "2.11"])
-def test_too_old(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_too_old_is_rejected(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(TapeError, match="exported programs need"):
         require_torch()
@@ -86,7 +86,9 @@ def test_too_old(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "version", ["2.12.0", "2.12.0a0+git123", "2.15.1+cu132", "2.100", "3.0.0", "main"]
 )
-def test_new_enough(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_new_enough_is_accepted(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "__version__", version)
     require_torch()
 

@@ -166,9 +166,9 @@ def test_check_of_saved_programs_imports_no_torch(
         "--dry-run",
     ]
     command += option
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
-    assert "3 of 3 recorded calls would be accepted" in found.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "3 of 3 recorded calls would be accepted" in result.stdout
 
 
 def test_check_says_what_running_says(good: Path, tape_file: Path, tmp_path: Path) -> None:

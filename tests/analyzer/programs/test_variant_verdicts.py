@@ -46,7 +46,7 @@ def rows(*sizes: tuple[int, int]) -> list[Call]:
     return [call(torch.rand(*size)) for size in sizes]
 
 
-def test_general(tmp_path: Path) -> None:
+def test_a_program_for_any_size_is_general_also_when_loaded(tmp_path: Path) -> None:
     programs = exported(tmp_path, Scaled(), rows((2, 3), (3, 5), (5, 4)))
     (verdict,) = programs.verdicts
     assert verdict.scope == "general"
@@ -60,7 +60,7 @@ def test_general(tmp_path: Path) -> None:
     assert loaded.verdicts == programs.verdicts
 
 
-def test_a_size_that_never_varied(tmp_path: Path) -> None:
+def test_a_size_that_never_varied_limits_the_verdict(tmp_path: Path) -> None:
     programs = exported(tmp_path, Scaled(), rows((2, 3), (2, 3)))
     (verdict,) = programs.verdicts
     assert verdict.scope == "recorded sizes only"
@@ -110,7 +110,7 @@ def test_a_text_is_not_expected_to_be_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_variant_without_a_program(tmp_path: Path) -> None:
+def test_a_variant_without_a_program_is_rejected_in_the_verdicts(tmp_path: Path) -> None:
     calls = [*rows((2, 3), (3, 3)), call(torch.rand(4)), call(torch.rand(5))]
     programs = exported(tmp_path, EvenLater(), calls)
     scopes = {verdict.scope for verdict in programs.verdicts}

@@ -60,7 +60,9 @@ def tape_of(path: Path, *memories: Any) -> Tape:
     return open_tape(path)
 
 
-def test_it_is_recorded_by_its_attributes_and_read_back(taught: Any, tmp_path: Path) -> None:
+def test_a_taught_cache_is_recorded_by_its_attributes_and_read_back(
+    taught: Any, tmp_path: Path
+) -> None:
     (call,) = tape_of(tmp_path / "a.tape", taught(5))
     made = call.inputs.kwargs["memory"]
     assert type(made) is taught
@@ -115,7 +117,7 @@ def test_the_parts_of_a_pair_that_are_filled_with_nothing_have_counted_nothing(t
     assert (made.self_attention_cache.seen, made.cross_attention_cache.seen) == (0, 0)
 
 
-def test_a_model_that_changes_it_hands_it_back(taught: Any) -> None:
+def test_a_model_that_changes_a_taught_cache_hands_it_back(taught: Any) -> None:
     own, made = taught(5), taught(6)
     returned = returned_arguments({"memory": own}, {"memory": own})
     assert returned == {"memory": "memory"}

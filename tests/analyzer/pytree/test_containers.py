@@ -154,7 +154,7 @@ def recorded(folder: Path, make: Any, classes: list[type]) -> Tape:
 
 
 @every_container
-def test_it_is_made_again_and_its_sizes_are_dynamic(
+def test_a_container_is_rebuilt_and_its_sizes_are_dynamic(
     tmp_path: Path, make: Any, classes: list[type]
 ) -> None:
     tape = recorded(tmp_path, make, classes)
@@ -203,13 +203,13 @@ def test_torch_exports_what_was_inferred(tmp_path: Path, name: str) -> None:
 def test_a_class_that_is_not_passed_is_asked_for(tmp_path: Path) -> None:
     make, _ = CONTAINERS["mapping"]
     tape = recorded(tmp_path, make, [])
-    (found,) = tape.calls[0].inputs.args
-    assert isinstance(found, Placeholder)
-    assert found.is_of_unknown_class
-    assert found["_data"]["x"].shape == (2, 3, 4)
+    (argument,) = tape.calls[0].inputs.args
+    assert isinstance(argument, Placeholder)
+    assert argument.is_of_unknown_class
+    assert argument["_data"]["x"].shape == (2, 3, 4)
 
 
-def test_containers_within_containers(tmp_path: Path) -> None:
+def test_containers_within_containers_are_rebuilt(tmp_path: Path) -> None:
     class Inner(torch.nn.Module):
         def forward(self, batch: Any) -> Any:
             return batch["in"]["x"].sum(-1) + batch["more"]["y"]
@@ -243,6 +243,6 @@ def test_what_a_wrapper_holds_may_be_no_plain_container(tmp_path: Path) -> None:
     model = Any_()
     with record(model, tmp_path / "a.tape"):
         model(Odd())
-    (found,) = open_tape(tmp_path / "a.tape").calls[0].inputs.args
-    assert isinstance(found, Placeholder)
-    assert "holds no plain dict" in found.reason
+    (argument,) = open_tape(tmp_path / "a.tape").calls[0].inputs.args
+    assert isinstance(argument, Placeholder)
+    assert "holds no plain dict" in argument.reason

@@ -187,9 +187,9 @@ def test_slices_of_one_tensor_that_interleave_do_not_overlap() -> None:
     assert not overlap(place_of(fused[..., ::2]), place_of(fused[..., 1::2]))
 
 
-def test_extent_and_contiguous_strides() -> None:
-    for made in LAYOUTS.values():
-        tensor = made()
+def test_extent_and_contiguous_strides_are_those_of_torch() -> None:
+    for layout in LAYOUTS.values():
+        tensor = layout()
         if tensor.numel():
             last = sum((s - 1) * t for s, t in zip(tensor.shape, tensor.stride(), strict=True))
             assert extent(tensor.shape, tensor.stride()) == last + 1

@@ -80,7 +80,7 @@ def test_a_module_of_another_model_is_no_key(tmp_path: Path) -> None:
     assert cache.reason == "a key of type Linear"
 
 
-def test_other_keys_beside_modules(tmp_path: Path) -> None:
+def test_keys_that_are_modules_stand_beside_other_keys(tmp_path: Path) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -169,7 +169,7 @@ JAGGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", JAGGED)
-def test_parts_of_no_jagged_tensor(name: str) -> None:
+def test_parts_that_make_no_jagged_tensor_are_rejected(name: str) -> None:
     assert nested_tensor(of()).is_nested
     with pytest.raises(ValueError, match=r"\w"):
         nested_tensor(JAGGED[name])

@@ -185,7 +185,7 @@ def test_nan_comes_back(tmp_path: Path) -> None:
     assert got != got
 
 
-def test_dataclass_without_its_constructor(tmp_path: Path) -> None:
+def test_a_dataclass_is_rebuilt_without_its_constructor(tmp_path: Path) -> None:
     got = round_trip(tmp_path, Batch(torch.ones(2), "y"))
     assert type(got) is Batch
     assert torch.equal(got.x, torch.ones(2))
@@ -193,7 +193,7 @@ def test_dataclass_without_its_constructor(tmp_path: Path) -> None:
     assert CONSTRUCTED == []
 
 
-def test_object_without_its_constructor(tmp_path: Path) -> None:
+def test_an_object_is_rebuilt_without_its_constructor(tmp_path: Path) -> None:
     got = round_trip(tmp_path, ToyCache())
     assert type(got) is ToyCache
     assert torch.equal(got.keys, torch.ones(2))
@@ -393,7 +393,7 @@ def test_a_scalar_of_another_type_is_invalid(kind: Any, value: Any) -> None:
     assert caught.value.kind == "invalid"
 
 
-def test_arrays(tmp_path: Path) -> None:
+def test_an_array_is_rebuilt_as_one(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     got = built(TensorNode(kind="ndarray", leaf=3))
     assert isinstance(got, numpy.ndarray)

@@ -57,7 +57,7 @@ def registries() -> tuple[Any, ...]:
 
 @pytest.mark.skipif(torch.__version__ < NEEDED, reason="exports need a newer torch")
 @pytest.mark.parametrize("cls", [Pair, Both])
-def test_a_program_of_a_tape_class(
+def test_a_class_on_the_tape_is_registered_for_an_export(
     cls: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # torch 2.12 says something there whose format is wrong.
@@ -334,7 +334,7 @@ class Reads(torch.nn.Module):
 @pytest.mark.integration
 @pytest.mark.parametrize("at_record", ["none", "ours", "executorch", "exporters"])
 @pytest.mark.parametrize("at_export", ["ours", "executorch", "exporters"])
-def test_any_registration_when_recording_and_any_when_exporting(
+def test_a_cache_is_exported_under_any_registration(
     at_record: str, at_export: str, registrations: Callable[[str], Any]
 ) -> None:
     from transformers import DynamicCache

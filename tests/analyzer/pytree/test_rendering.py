@@ -86,7 +86,7 @@ CLASSES = (Pair, Batch, Color, Bits, TinyCache, TinyLayer)
 
 
 @pytest.mark.parametrize(("given", "text"), CASES, ids=[text[:40] for _, text in CASES])
-def test_one_line(tmp_path: Path, given: Any, text: str) -> None:
+def test_arguments_are_rendered_in_one_line(tmp_path: Path, given: Any, text: str) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", [given]), classes=CLASSES) as tape:
         assert render(tape[0].record.inputs) == text
         assert render(tape[0].inputs) == text
@@ -98,18 +98,18 @@ def test_placeholders_look_like_what_they_stand_for(tmp_path: Path) -> None:
         assert render(tape[0].inputs) == render(tape[0].record.inputs)
 
 
-def test_outputs(tmp_path: Path) -> None:
+def test_outputs_are_rendered_like_arguments(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", [((), {})], outputs=[(X, [Y])])) as tape:
         assert render(tape[0].outputs) == "(float32[2,8], [int64[2]])"
         assert render(tape[0].record.outputs) == "(float32[2,8], [int64[2]])"
 
 
-def test_arrays() -> None:
+def test_arrays_are_rendered_with_np() -> None:
     numpy = pytest.importorskip("numpy")
     assert render(numpy.zeros((2, 3), dtype="int16")) == "np.int16[2,3]"
 
 
-def test_any_object() -> None:
+def test_any_object_is_rendered_within_bounds() -> None:
     class Thing:
         def __init__(self) -> None:
             self.me = self
@@ -123,7 +123,7 @@ def test_any_object() -> None:
 @pytest.mark.parametrize(
     "text", ["\x1b[31mred", "a\rb", "a\nb", "\u202egnp.exe", "\x9b1m", "\x7f", "\ud800", "\u2028"]
 )
-def test_nothing_that_a_terminal_obeys(tmp_path: Path, text: str) -> None:
+def test_nothing_is_rendered_that_a_terminal_obeys(tmp_path: Path, text: str) -> None:
     given = ((text, {text: 1}, text.encode("utf-8", "surrogatepass")), {text: 1})
     with open_tape(write_tape(tmp_path / "a.tape", [given])) as tape:
         for line in (render(tape[0].record.inputs), render(tape[0].inputs)):

@@ -22,7 +22,7 @@ from tape_writing import TapeBytes, target  # isort: skip
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_recorder import record
 from calltape_schema.bounds import CHECKED_BYTES
-from tests.analyzer.tape.changes import member_list
+from tests.forging.changes import member_list
 
 sys.path.insert(0, str(FIXTURES))
 
@@ -111,7 +111,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def start_of_blob(path: Path) -> int:
-    return next(one.start for one in member_list(path) if one.name.startswith("blobs/"))
+    return next(member.start for member in member_list(path) if member.name.startswith("blobs/"))
 
 
 def test_a_broken_part_costs_the_values_that_are_in_it(path: Path) -> None:

@@ -85,7 +85,7 @@ def test_more_chunks_than_a_call_holds(tmp_path: Path) -> None:
         assert tape[0].record.outputs_missing == "256 of 300 chunks kept: more than 256 chunks"
 
 
-def test_async_streams_and_coroutines(tmp_path: Path) -> None:
+def test_async_streams_and_coroutines_have_their_outputs(tmp_path: Path) -> None:
     service = Service()
 
     async def serve() -> None:
@@ -176,9 +176,9 @@ def test_calls_of_a_tape_with_a_summary_are_read(tmp_path: Path) -> None:
 
 def test_two_recordings_of_one_model_have_one_signature(tmp_path: Path) -> None:
     paths = [recorded(tmp_path / name, 3) for name in ("a.tape", "b.tape")]
-    with open_tape(paths[0]) as one, open_tape(paths[1]) as other, open_tape(paths) as both:
-        assert one.signature == other.signature
-        assert "signature" not in str(diff(one, other))
+    with open_tape(paths[0]) as tape, open_tape(paths[1]) as other, open_tape(paths) as both:
+        assert tape.signature == other.signature
+        assert "signature" not in str(diff(tape, other))
         assert merge_tapes(both, tmp_path / "c.tape").calls == 6
 
 

@@ -107,10 +107,10 @@ def test_what_is_wrong_is_one_error(
     path = plain.with_name(f"bad.tape{form}")
     path.write_bytes(change(FORMS[form](plain.read_bytes())))
     before = open_files()
-    with pytest.raises(TapeError) as found:
+    with pytest.raises(TapeError) as caught:
         open_tape(path)
-    assert found.value.kind == kind
-    assert found.value.path == str(path)
+    assert caught.value.kind == kind
+    assert caught.value.path == str(path)
     assert open_files() <= before
     code, out, err = run("info", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -126,17 +126,17 @@ def test_recover_takes_what_can_be_decompressed(tmp_path: Path, form: str) -> No
     for size, expected in ((len(data) // 2, 1), (len(data) - 1, 3)):
         cut.write_bytes(data[:size])
         assert "take what is left with `calltape recover`" in run("info", cut).err
-        found = run("recover", cut, "-o", out, "--force")
-        assert found.err == ""
+        result = run("recover", cut, "-o", out, "--force")
+        assert result.err == ""
         with open_tape(out, verify=True) as tape:
             assert not tape.damage
             assert len(tape) >= expected
             assert tape.calls[0].inputs.args[0].eq(calls[0][0][0]).all()
     before = open_files()
     cut.write_bytes(data[:5])
-    found = run("recover", cut, "-o", out, "--force")
-    assert found.code == 1
-    assert "recover`" not in found.err
+    result = run("recover", cut, "-o", out, "--force")
+    assert result.code == 1
+    assert "recover`" not in result.err
     assert open_files() <= before
 
 
@@ -146,12 +146,14 @@ def test_recover_takes_what_can_be_decompressed(tmp_path: Path, form: str) -> No
     [b"", b"nothing of a tape", gzip.compress(b"once more")],
     ids=["nothing", "text", "compressed"],
 )
-def test_no_tape_in_it(tmp_path: Path, form: str, content: bytes) -> None:
+def test_a_compressed_file_without_a_tape_is_rejected(
+    tmp_path: Path, form: str, content: bytes
+) -> None:
     path = tmp_path / f"a.tape{form}"
     path.write_bytes(FORMS[form](content))
-    with pytest.raises(TapeError) as found:
+    with pytest.raises(TapeError) as caught:
         open_tape(path)
-    assert found.value.kind == "not_a_tape"
+    assert caught.value.kind == "not_a_tape"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -168,14 +170,14 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "TemporaryFile", temporary)
     path = tmp_path / f"a.tape{form}"
     path.write_bytes(FORMS[form](bytes(20 * 2**20)))
-    with pytest.raises(TapeError, match="it becomes larger than 1,048,576 bytes") as found:
+    with pytest.raises(TapeError, match="it becomes larger than 1,048,576 bytes") as caught:
         open_tape(path)
-    assert found.value.kind == "limit"
-    assert "gzip -d" in found.value.advice
+    assert caught.value.kind == "limit"
+    assert "gzip -d" in caught.value.advice
     assert os.fstat(made[0]).st_size <= 2**20
-    with Limits(nbytes=30 * 2**20), pytest.raises(TapeError) as found:
+    with Limits(nbytes=30 * 2**20), pytest.raises(TapeError) as caught:
         open_tape(path)
-    assert found.value.kind == "not_a_tape"
+    assert caught.value.kind == "not_a_tape"
     assert "larger than 2,097,152" in run("--max-memory", 2, "info", path).err
     assert "manifest" in run("--max-memory", 30, "info", path).err
     for descriptor in made:
@@ -194,7 +196,9 @@ def test_memory_follows_the_file_and_not_its_claims(tmp_path: Path) -> None:
         assert tape.calls[0].inputs.args[0].shape == (64, 2**16)
 
 
-def test_zstandard_that_is_not_installed(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_what_to_install_for_zstandard(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = plain.with_name("b.tape.zst")
     path.write_bytes(zstd(plain.read_bytes()))
 
@@ -202,9 +206,9 @@ def test_zstandard_that_is_not_installed(plain: Path, monkeypatch: pytest.Monkey
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as found:
+    with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as caught:
         open_tape(path)
-    assert found.value.kind == "usage"
+    assert caught.value.kind == "usage"
 
 
 def test_several_members_are_one_file(plain: Path) -> None:

@@ -105,7 +105,7 @@ def test_too_many_entries_are_refused(runs: Path, monkeypatch: pytest.MonkeyPatc
     assert caught.value.kind == "limit"
 
 
-def test_ten_thousand_files(tmp_path: Path) -> None:
+def test_ten_thousand_files_are_found(tmp_path: Path) -> None:
     for number in range(10_000):
         folder = tmp_path / str(number // 1000)
         folder.mkdir(exist_ok=True)
@@ -165,7 +165,7 @@ def test_recordings_are_listed(runs: Path) -> None:
     assert found.targets == (
         "torch.nn.modules.activation:ReLU.forward", "torch.nn.modules.linear:Linear.forward",
     )  # fmt: skip
-    (last,) = [one for one in found.recordings if not one.sealed]
+    (last,) = [recording for recording in found.recordings if not recording.sealed]
     assert last.unsealed == (str(runs / "b" / "x.tape"),)
     assert last.host == str(runs / "b")
     assert last.last_ns is not None
@@ -261,7 +261,7 @@ def test_a_file_that_is_compressed_while_the_directory_is_read(
 # Places.
 
 
-def test_short_paths() -> None:
+def test_short_paths_are_unique() -> None:
     assert short_paths(["runs/a/x.tape", "runs/b/y.tape"]) == {
         "runs/a/x.tape": "x.tape", "runs/b/y.tape": "y.tape",
     }  # fmt: skip

@@ -303,14 +303,14 @@ def test_processes_of_no_job_all_count(tmp_path: Path) -> None:
         assert len(tape) == 8
 
 
-def test_it_is_said(tmp_path: Path, of_rank: Any) -> None:
+def test_info_and_survey_say_that_ranks_made_the_same_calls(tmp_path: Path, of_rank: Any) -> None:
     for rank in (0, 1):
         of_rank(rank)
         recorded(tmp_path / f"{rank}.tape")
-    found = run("info", tmp_path)
-    assert found.code == 0
-    assert "ranks      0 of 2; 1 file of other ranks ignored: a step counts once" in found.out
-    assert "another rank of the job made the same calls" in found.err
+    result = run("info", tmp_path)
+    assert result.code == 0
+    assert "ranks      0 of 2; 1 file of other ranks ignored: a step counts once" in result.out
+    assert "another rank of the job made the same calls" in result.err
     told = run("survey", tmp_path)
     assert "1 file of other ranks ignored: a step counts once" in " ".join(told.out.split())
     assert survey(tmp_path).target().coverage.kept == 4

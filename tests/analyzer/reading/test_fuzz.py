@@ -197,21 +197,21 @@ def fuzz(subject: Subject, seed: int, count: int) -> None:
     assert good > count
 
 
-def test_undamaged(subject: Subject) -> None:
+def test_an_undamaged_tape_is_read_whole(subject: Subject) -> None:
     assert subject.read(subject.data) == (4, 0)
 
 
-def test_some_mutations(subject: Subject) -> None:
+def test_some_mutations_raise_nothing_but_tape_errors(subject: Subject) -> None:
     fuzz(subject, 1, 750)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("seed", range(2, 7))
-def test_many_mutations(subject: Subject, seed: int) -> None:
+def test_many_mutations_raise_nothing_but_tape_errors(subject: Subject, seed: int) -> None:
     fuzz(subject, seed, 2500)
 
 
-def test_every_length_at_the_edges(subject: Subject) -> None:
+def test_a_tape_cut_at_any_block_is_read(subject: Subject) -> None:
     """Around every block boundary; the chaos tier takes every length there is."""
     for at in range(0, len(subject.data), 512):
         for length in (at, at + 1, at + 100, at + 511):
@@ -220,7 +220,7 @@ def test_every_length_at_the_edges(subject: Subject) -> None:
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_every_truncation(subject: Subject) -> None:
+def test_a_longer_file_never_has_fewer_calls(subject: Subject) -> None:
     lengths = range(len(subject.data))
     found = [subject.read(subject.data[:length])[0] for length in lengths]
     # A longer file never has fewer calls.
@@ -231,7 +231,7 @@ def test_every_truncation(subject: Subject) -> None:
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_every_byte_flipped(subject: Subject) -> None:
+def test_a_flipped_byte_costs_at_most_one_call(subject: Subject) -> None:
     for at in range(len(subject.data)):
         data = bytearray(subject.data)
         data[at] ^= 0xFF

@@ -12,7 +12,7 @@ from calltape_recorder import record
 from calltape_schema import sections
 from calltape_schema.bounds import MAX_MEMBER_BYTES
 from calltape_schema.tar import BLOCK, Member, is_group, member_header
-from tests.analyzer.tape.changes import flip, member_list
+from tests.forging.changes import flip, member_list
 
 COUNT = 200
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def groups(path: Path) -> list[Member]:
-    return [one for one in member_list(path) if is_group(one.name)]
+    return [member for member in member_list(path) if is_group(member.name)]
 
 
 def cut(path: Path, end: int) -> Path:
@@ -80,7 +80,7 @@ def test_a_bad_group_costs_its_own_calls(path: Path) -> None:
         assert (error.member, error.offset) == named
 
 
-def test_a_group_of_zeros_only_and_one_that_is_too_large(path: Path, tmp_path: Path) -> None:
+def test_a_group_of_zeros_or_beyond_the_limit_is_damage(path: Path, tmp_path: Path) -> None:
     whole = path.read_bytes()[: groups(path)[-1].end]
     name = f"records/{COUNT:08d}.msgpack"
     for size, kind in ((BLOCK, "damaged"), (MAX_MEMBER_BYTES + BLOCK, "limit")):

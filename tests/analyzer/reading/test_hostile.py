@@ -17,8 +17,10 @@ import torch
 from calltape_analyzer import Placeholder, TapeError, open_tape, redact
 from calltape_schema.packing import seal_envelope
 from calltape_schema.tar import MANIFEST, member_header, members
-from tests.analyzer.reading.forged import HARMLESS, LATER, LIES, MEBIBYTE, Forged, read_everything
-from tests.analyzer.tapes import member, write_tape
+from tests.analyzer.reading.lies import HARMLESS, LATER, LIES, MEBIBYTE, read_everything
+from tests.analyzer.tapes import write_tape
+from tests.forging.call import Forged
+from tests.forging.sections import member
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_inference_skips_a_call_that_lies(tmp_path: Path, forged: Forged) -> Non
     "size", [b"\x80" + b"\xff" * 11, b"\xff" * 12, b"\x80" + (2**63 - 1).to_bytes(11, "big"),
              b"77777777777\0", b"-0000000001\0", b"0x000000010\0", b"            "],
 )  # fmt: skip
-def test_sizes_that_lie(tmp_path: Path, size: bytes) -> None:
+def test_a_member_with_a_wrong_size_costs_its_call(tmp_path: Path, size: bytes) -> None:
     path = write_tape(tmp_path / "a.tape", [((torch.ones(3),), {})] * 3)
     data = bytearray(path.read_bytes())
     listed = list(members(lambda at, n: bytes(data[at : at + n]), len(data), lambda error: None))
@@ -146,13 +148,13 @@ def test_a_record_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     assert peak < 8 * MEBIBYTE
 
 
-def test_a_file_of_headers(tmp_path: Path) -> None:
+def test_thousands_of_empty_members_are_skipped(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [((1,), {})], sealed=False)
     path.write_bytes(path.read_bytes() + member_header("x", 0) * 20_000)
     assert read_everything(path) == (1, [])
 
 
-def test_a_manifest_bomb(tmp_path: Path) -> None:
+def test_a_manifest_bomb_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     bomb = b"\xdc\xff\xff" + b"\x90" * 65535
     path.write_bytes(member(MANIFEST, seal_envelope(bomb * 40)))
@@ -169,7 +171,8 @@ import resource, sys
 import torch
 import calltape_analyzer.pytree.rebuilding, calltape_analyzer.pytree.rendering
 import calltape_analyzer.pytree.tensors
-from tests.analyzer.reading.forged import HARMLESS, LIES, Forged, read_everything
+from tests.analyzer.reading.lies import HARMLESS, LIES, read_everything
+from tests.forging.call import Forged
 from pathlib import Path
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 256 * 2**20, resource.RLIM_INFINITY))
@@ -183,7 +186,7 @@ print("all read")
 
 @pytest.mark.integration
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
-def test_all_of_it_in_256_mebibytes(tmp_path: Path) -> None:
+def test_all_lies_are_read_in_256_mebibytes(tmp_path: Path) -> None:
     assert resource.getpagesize()
     result = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=False

@@ -63,5 +63,5 @@ def test_each_value_is_read_where_it_was_passed(
             writer.seal()
         with open_tape(path / "built.tape") as built:
             for one in (tape, built):
-                found = one.calls[0].inputs
-                assert _is_same((list(args), kwargs), (list(found.args), found.kwargs))
+                inputs = one.calls[0].inputs
+                assert _is_same((list(args), kwargs), (list(inputs.args), inputs.kwargs))

@@ -19,8 +19,8 @@ from calltape_analyzer import (
 )
 from calltape_schema.groups import Group
 from tests.analyzer.editing.recordings import contents, values
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, refer, write_tape
+from tests.forging.changes import flip, member_list
 
 
 class Model(torch.nn.Module):
@@ -75,20 +75,24 @@ def test_values_are_those_of_the_earlier_call(pair: tuple[Path, Path]) -> None:
         assert torch.equal(last, WEIGHT)
 
 
-def test_calls_in_another_order(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+def test_references_hold_for_calls_in_another_order(
+    tmp_path: Path, pair: tuple[Path, Path]
+) -> None:
     path = tmp_path / "b.tape"
     path.write_bytes(pair[1].read_bytes())
     refer(path, order=(3, 1, 0, 2))
     assert said(path) == said(pair[1])
 
 
-def test_replay(pair: tuple[Path, Path]) -> None:
+def test_calls_with_references_replay(pair: tuple[Path, Path]) -> None:
     with open_tape(pair[0]) as tape:
         assert str(replay(tape, Model())).startswith("4 of 4 recorded calls reproduced")
 
 
 @pytest.mark.parametrize("wanted", ["0..3", "1..3", "3", "2,3"])
-def test_filter(pair: tuple[Path, Path], tmp_path: Path, wanted: str) -> None:
+def test_filter_resolves_references_to_calls_that_it_drops(
+    pair: tuple[Path, Path], tmp_path: Path, wanted: str
+) -> None:
     made = []
     for at, path in enumerate(pair):
         with open_tape(path) as tape:
@@ -100,7 +104,7 @@ def test_filter(pair: tuple[Path, Path], tmp_path: Path, wanted: str) -> None:
         assert len(contents(list(one.calls))) == len(contents(list(other.calls)))
 
 
-def test_merge(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_merge_keeps_what_references_lead_to(pair: tuple[Path, Path], tmp_path: Path) -> None:
     other = write_tape(
         tmp_path / "other.tape", [Recorded((torch.ones(5, 3), WEIGHT), outputs=None)],
         target=Model(), tape_id=b"b" * 16,
@@ -120,7 +124,7 @@ def test_a_part_beside_its_tape_is_no_other_call(pair: tuple[Path, Path], tmp_pa
         assert not any("other calls" in str(error) for error in tape.damage), tape.damage
 
 
-def test_redact(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_redact_keeps_calls_with_references(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with open_tape(pair[0]) as tape:
         report = redact(tape, tmp_path / "r.tape")
     assert report.calls == 4
@@ -130,7 +134,9 @@ def test_redact(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_damage_of_a_tensor_costs_each_call_that_has_it(pair: tuple[Path, Path]) -> None:
-    blob = next(one for one in member_list(pair[0]) if one.name == "blobs/00000000.safetensors")
+    blob = next(
+        member for member in member_list(pair[0]) if member.name == "blobs/00000000.safetensors"
+    )
     flip(pair[0], blob.start + blob.size - 1)
     with open_tape(pair[0]) as tape:
         told = [str(error) for error in tape.verify()]
@@ -152,7 +158,9 @@ def test_a_header_of_a_blob_is_not_believed_before_its_checksum(tmp_path: Path) 
     assert raised.value.kind == "damaged"
 
 
-def test_damage_of_a_call_that_others_refer_to(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_damage_of_a_call_costs_those_that_refer_to_it(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Its record is gone: the others cannot find their tensors."""
     group = next(one for one in member_list(pair[0]) if one.name == "records/00000002.msgpack")
     flip(pair[0], group.start + group.size - 20)
@@ -177,7 +185,7 @@ def test_a_holder_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.integration
-def test_minimise(tmp_path: Path) -> None:
+def test_minimise_resolves_references(tmp_path: Path) -> None:
     mask = torch.full((200,), 1)
     calls = [Recorded((torch.ones(n, 3), WEIGHT), {"mask": mask}) for n in (2, 4)]
     path = refer(write_tape(tmp_path / "a.tape", calls, target=Model()))

@@ -17,8 +17,8 @@ from calltape_recorder import Recorder
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.packing import pack
 from calltape_schema.tar import BLOCK, member_header
-from tests.analyzer.tape.changes import member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import member_list
 
 
 class Model(torch.nn.Module):

@@ -33,9 +33,9 @@ from calltape_schema.scan import Scan
 from calltape_schema.tree import decode_leaves, encode_leaves
 from tests.analyzer.cli.commands import run
 from tests.analyzer.reading.summarised import Model, calls, some
-from tests.analyzer.tape.changes import flip, member_list
-from tests.analyzer.tapes import Recorded, change_end, change_table, write_tape
-from tests.sections import deflated, forged
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import change_end, change_table, flip, member_list
+from tests.forging.sections import deflated, forged
 
 
 def answers(tape: Tape) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("beyond", [2**63, 2**64 - 1, 10**6])
-def test_a_locator_that_points_beyond_the_file(tmp_path: Path, beyond: int) -> None:
+def test_a_locator_beyond_the_file_is_ignored(tmp_path: Path, beyond: int) -> None:
     """No checksum covers it. An offset of 2^63 is more than a file can have."""
     path = write_tape(tmp_path / "a.tape", [((torch.ones(n, 2),), {}) for n in (2, 3)])
     data = path.read_bytes()
@@ -459,7 +459,7 @@ def ranges(path: Path, **how: Any) -> dict[str, list[tuple[int, int]]]:
         }
 
 
-def test_they_are_those_of_all_calls(tape: Path) -> None:
+def test_ranges_are_those_of_all_calls(tape: Path) -> None:
     """Of the calls 0, 2, 4, with a mask, and of 1, 3, 5."""
     assert ranges(tape) == {
         "['ids', 'mask']": [(0, 2399), (0, 2003)],
@@ -471,8 +471,10 @@ def test_variants_say_the_same_by_the_records_and_by_the_end(tape: Path) -> None
     told = []
     for scan in (False, True):
         with open_tape(tape, scan=scan) as opened:
-            tensors = [one for found in opened.variants() for one in found.findings.tensors]
-            told.append(sorted((one.name, one.range) for one in tensors))
+            tensors = [
+                tensor for variant in opened.variants() for tensor in variant.findings.tensors
+            ]
+            told.append(sorted((tensor.name, tensor.range) for tensor in tensors))
     assert told[0] == told[1]
     assert ("mask", (0, 2003)) in told[0]
 

@@ -57,7 +57,7 @@ def reopened(descriptors: Descriptors) -> None:
 # Many files.
 
 
-def test_more_files_than_descriptors(many: Path, few_descriptors: Descriptors) -> None:
+def test_more_files_than_descriptors_are_read(many: Path, few_descriptors: Descriptors) -> None:
     with open_tape(many) as tape:
         assert len(few_descriptors) <= 2
         assert values(tape) == [10 * n + i for n in range(8) for i in range(2)]

@@ -110,12 +110,12 @@ def _program(variant: Variant) -> Any:
     from calltape_analyzer.arguments.plan import identifier
 
     inputs = []
-    for found in variant.findings.tensors:
-        kind = {"float32": "FLOAT", "float64": "DOUBLE"}.get(found.dtype, found.dtype.upper())
+    for tensor in variant.findings.tensors:
+        kind = {"float32": "FLOAT", "float64": "DOUBLE"}.get(tensor.dtype, tensor.dtype.upper())
         if not hasattr(TensorProto, kind):
             return None
-        dims = [axis if isinstance(axis, int) else str(axis) for axis in found.shape]
-        name = identifier(f"{found.argument}{found.path}")
+        dims = [axis if isinstance(axis, int) else str(axis) for axis in tensor.shape]
+        name = identifier(f"{tensor.argument}{tensor.path}")
         inputs.append(helper.make_tensor_value_info(name, getattr(TensorProto, kind), dims))
     nodes = [helper.make_node("Identity", [inputs[0].name], ["result"])] if inputs else []
     return helper.make_model(helper.make_graph(nodes, "program", inputs, []))

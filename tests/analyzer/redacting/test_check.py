@@ -61,7 +61,7 @@ def test_check_of_an_onnx_program_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_llama_that_generates(tmp_path: Path) -> None:
+def test_a_redacted_llama_is_exported_like_the_original(tmp_path: Path) -> None:
     from benchmarks.models import DecodeStep
 
     model: Any = DecodeStep().module

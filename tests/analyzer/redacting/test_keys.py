@@ -24,8 +24,8 @@ class Model(torch.nn.Module):
 def recorded(path: Path, *calls: dict[str, Any]) -> Path:
     model = Model()
     with record(model, path):
-        for one in calls:
-            model(**one)
+        for call in calls:
+            model(**call)
     return path
 
 
@@ -55,7 +55,7 @@ def test_equal_keys_stay_equal_and_names_stay(tmp_path: Path) -> None:
     assert not [one for one in (b"bob", b"4915112", b"\x4a\xff\x88") if one in data]
 
 
-def test_a_size_that_is_also_a_key(tmp_path: Path) -> None:
+def test_a_size_that_is_also_a_key_is_kept(tmp_path: Path) -> None:
     calls = [{"ids": torch.ones(5000), "table": {5000: torch.ones(rows)}} for rows in (3, 4, 5)]
     with open_tape(recorded(tmp_path / "a.tape", *calls)) as tape:
         redact(tape, tmp_path / "b.tape")
@@ -65,7 +65,7 @@ def test_a_size_that_is_also_a_key(tmp_path: Path) -> None:
     assert [[one.min, one.max] for one in after[0]] == [[one.min, one.max] for one in before[0]]
 
 
-def test_a_row_that_is_kept_at_another_path(tmp_path: Path) -> None:
+def test_a_row_is_omitted_where_only_another_path_is_kept(tmp_path: Path) -> None:
     """It is on the new tape, because somebody wants it there."""
     ids = torch.tensor([[700, 30_000, 412, 5]])
     source = recorded(
@@ -89,7 +89,9 @@ def test_names_of_arguments_that_are_no_identifiers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["my name", "1", 4041, "a.b c", "présent"])
-def test_symbols_and_variants_that_are_named_after_keys(key: str | int, tmp_path: Path) -> None:
+def test_symbols_and_variants_named_after_keys_keep_their_shapes(
+    key: str | int, tmp_path: Path
+) -> None:
     """A size that varies by itself is a symbol, and a key that not all calls have is a variant:
     both have names that are made of the key."""
     calls: list[dict[str, Any]] = [
@@ -103,9 +105,13 @@ def test_symbols_and_variants_that_are_named_after_keys(key: str | int, tmp_path
     source, result = recorded(tmp_path / "a.tape", *calls), tmp_path / "b.tape"
     with open_tape(source) as tape:
         redact(tape, result)
-        before = {one.findings.first_call: numbered_shapes(one) for one in tape.variants()}
+        before = {
+            variant.findings.first_call: numbered_shapes(variant) for variant in tape.variants()
+        }
     with open_tape(result) as tape:
-        after = {one.findings.first_call: numbered_shapes(one) for one in tape.variants()}
+        after = {
+            variant.findings.first_call: numbered_shapes(variant) for variant in tape.variants()
+        }
     assert after == before
 
 
@@ -115,9 +121,9 @@ def numbered_shapes(variant: Variant) -> list[list[Any]]:
     return [
         [
             axis if isinstance(axis, int) else f"<{numbers.setdefault(str(axis), len(numbers))}>"
-            for axis in one.shape
+            for axis in tensor.shape
         ]
-        for one in variant.findings.tensors
+        for tensor in variant.findings.tensors
     ]
 
 
@@ -132,7 +138,7 @@ SIZES = st.lists(st.integers(1, 9), min_size=6, max_size=6)
 
 @settings(max_examples=15)
 @given(KEYS, st.lists(SIZES, min_size=1, max_size=5))
-def test_any_keys_of_tensors(
+def test_redaction_of_any_keys_keeps_variants_and_symbols(
     tmp_path_factory: pytest.TempPathFactory, keys: list[Any], sizes: list[list[int]]
 ) -> None:
     calls = []
@@ -162,8 +168,8 @@ class Traffic(torch.nn.Module):
 def of_traffic(path: Path, calls: list[dict[str, Any]]) -> Path:
     model = Traffic()
     with record(model, path):
-        for one in calls:
-            model(**one)
+        for call in calls:
+            model(**call)
     return path
 
 

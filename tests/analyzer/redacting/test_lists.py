@@ -50,8 +50,8 @@ VALUES = st.recursive(st.sampled_from([7, 0.5, "x", None, True]), containers, ma
 def structure_of(args: list[Any], omissions: Omissions) -> Structure:
     """Of a call of ``forward(first, *rest, **more)``."""
     tokens, _, _ = capture_inputs(tuple(args), {"more": args})
-    made = Structures(lambda structure: None, omissions).of(tokens)
-    return decode_structure(made.encoded)
+    surveyed = Structures(lambda structure: None, omissions).of(tokens)
+    return decode_structure(surveyed.encoded)
 
 
 FIRST = Parameter(name="first", kind="POSITIONAL_OR_KEYWORD")
@@ -78,9 +78,9 @@ def test_a_prompt_in_a_list_is_replaced(tmp_path: Path, ids: Any) -> None:
     with open_tape(tmp_path / "t.tape") as tape:
         redact(tape, tmp_path / "r.tape")
     with open_tape(tmp_path / "r.tape") as tape:
-        found = tape.calls[0].inputs.kwargs
-    assert found["size"] == [224, 225]
-    flat = [one for row in found["prompt"] for one in (row if isinstance(row, list) else [row])]
+        kwargs = tape.calls[0].inputs.kwargs
+    assert kwargs["size"] == [224, 225]
+    flat = [one for row in kwargs["prompt"] for one in (row if isinstance(row, list) else [row])]
     assert len(flat) == 5
     assert not {15339, 1917} & set(flat)
 

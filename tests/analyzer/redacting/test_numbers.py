@@ -31,8 +31,8 @@ class Model(torch.nn.Module):
 def recorded(path: Path, calls: Calls, **options: Any) -> Path:
     model = Model()
     with record(model, path, **options):
-        for one in calls:
-            model(**{"x": torch.ones(2, 3), **one})
+        for call in calls:
+            model(**{"x": torch.ones(2, 3), **call})
     return path
 
 
@@ -62,26 +62,28 @@ def gone(number: float, source: Path) -> bool:
     return pack(number) not in after and str(number).encode() not in after
 
 
-def test_numbers_that_look_like_settings() -> None:
+def test_settings_are_told_from_data() -> None:
     settings = (0, -1, 7, 1024, -1024, 0.5, 1e-5, -1e9, 1e30, 0.1234, float("nan"), float("inf"))
     data = (1025, -1025, CUSTOMER, 0.12345, 52.520008, 987654321987.0)
     assert [one for one in settings if not is_setting(one)] == []
     assert [one for one in data if is_setting(one)] == []
 
 
-def test_they_are_listed(tmp_path: Path) -> None:
+def test_private_numbers_are_listed_without_their_values(tmp_path: Path) -> None:
     calls = [
         {"customer": CUSTOMER, "n": 5, "scale": 0.5, "at": (52.520008, 1), "z": complex(1, 13.4051),
          "many": [4041] * 9}
     ]  # fmt: skip
     source = recorded(tmp_path / "a.tape", calls)
     with open_tape(source) as tape:
-        found = private_data(tape)
-    numbers = [one.place for one in found.findings if one.kind == "number"]
+        private = private_data(tape)
+    numbers = [finding.place for finding in private.findings if finding.kind == "number"]
     assert numbers == ["customer", "at.0", "z", "outputs.again"]
-    assert "a number that may be data at customer (1 call)" in str(found)
-    assert "987" not in str(found)
-    assert [one.place for one in found.findings if one.kind == "long_list"] == ["many"]
+    assert "a number that may be data at customer (1 call)" in str(private)
+    assert "987" not in str(private)
+    assert [finding.place for finding in private.findings if finding.kind == "long_list"] == [
+        "many"
+    ]
 
 
 def test_a_constant_and_a_varying_number_are_omitted(tmp_path: Path) -> None:

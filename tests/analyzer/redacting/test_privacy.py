@@ -13,8 +13,8 @@ from calltape_analyzer import UsageError, open_tape, private_data, redact
 from calltape_recorder import When, record
 from calltape_schema.remedies import told_to
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import flip, member_list
 from tests.unpacked import readable
 
 
@@ -43,8 +43,8 @@ def source(tmp_path: Path) -> Path:
 
 def test_each_kind_is_found(source: Path) -> None:
     with open_tape(source) as tape:
-        found = private_data(tape)
-    places = {(one.kind, one.place): one.calls for one in found.findings}
+        private = private_data(tape)
+    places = {(finding.kind, finding.place): finding.calls for finding in private.findings}
     assert places["token_ids", "ids"] == 3
     assert places["text", "prompt"] == 3
     assert places["image", "image"] == 3
@@ -55,25 +55,27 @@ def test_each_kind_is_found(source: Path) -> None:
     assert {kind for kind, place in places if place is None} == {
         "exception", "thread", "time", "module", "policy"
     }  # fmt: skip
-    assert "secret prompt" not in str(found)
-    assert "bob" not in str(found)
+    assert "secret prompt" not in str(private)
+    assert "bob" not in str(private)
 
 
 def test_the_most_harmful_comes_first(source: Path) -> None:
     """However short the summary, texts, keys and errors are in it."""
     with open_tape(source) as tape:
-        found = private_data(tape)
-    told = found.short(1)
-    assert told is not None
-    assert told.startswith("text at prompt (3 calls); a key that looks like data at users")
-    assert told.index("the message of an exception") < told.index(" and ")
-    kinds = [line.partition(" at ")[0].partition(":")[0] for line in str(found).splitlines()]
+        private = private_data(tape)
+    text = private.short(1)
+    assert text is not None
+    assert text.startswith("text at prompt (3 calls); a key that looks like data at users")
+    assert text.index("the message of an exception") < text.index(" and ")
+    kinds = [line.partition(" at ")[0].partition(":")[0] for line in str(private).splitlines()]
     assert kinds.index("text") < kinds.index("values of a tensor") < kinds.index("ids of threads")
 
 
 def test_what_stays_is_named_once(source: Path) -> None:
     with open_tape(source) as tape:
-        (line,) = [str(one) for one in private_data(tape).findings if one.kind == "module"]
+        (line,) = [
+            str(finding) for finding in private_data(tape).findings if finding.kind == "module"
+        ]
     assert line.startswith("names of modules and classes: they stay, because they say")
     assert line.count("names of modules") == 1
 
@@ -83,15 +85,15 @@ def test_a_mask_holds_no_token_ids(tmp_path: Path) -> None:
     with record(model, tmp_path / "a.tape"):
         model(torch.tensor([[7, 300, 41]]), mask=torch.tensor([[0, 1, 1]]))
     with open_tape(tmp_path / "a.tape") as tape:
-        kinds = {one.place: one.kind for one in private_data(tape).findings}
+        kinds = {finding.place: finding.kind for finding in private_data(tape).findings}
     assert (kinds["ids"], kinds["mask"]) == ("token_ids", "values")
 
 
 def test_calls_are_listed_one_by_one(source: Path) -> None:
     with open_tape(source) as tape:
         addresses = [call.address for call in tape.calls]
-        found = private_data(tape, by_call=True)
-    prompts = [one.call for one in found.findings if one.kind == "text"]
+        private = private_data(tape, by_call=True)
+    prompts = [finding.call for finding in private.findings if finding.kind == "text"]
     assert prompts == addresses[:3]
 
 
@@ -99,13 +101,13 @@ def test_advice_is_a_sentence_whatever_the_argument_is_called(tmp_path: Path) ->
     calls = [Recorded((), {"n": 123_456_789, "t": "a text", "call": [7_000_000, 8_000_000]})]
     write_tape(tmp_path / "a.tape", calls)
     with open_tape(tmp_path / "a.tape") as tape:
-        told = str(private_data(tape))
+        text = str(private_data(tape))
     assert (
         "at n (1 call): `calltape redact` takes it out; record with values={'n': 'none'} to never "
-        "write it." in told
+        "write it." in text
     )
-    assert "replaces it; record with values={'t': 'none'} to never write it." in told
-    assert "call.* (2 of them) (1 call): `calltape redact` takes it out" in told
+    assert "replaces it; record with values={'t': 'none'} to never write it." in text
+    assert "call.* (2 of them) (1 call): `calltape redact` takes it out" in text
 
 
 def test_keys_that_look_like_data_are_not_told(tmp_path: Path) -> None:
@@ -132,12 +134,12 @@ def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) 
     with open_tape(source) as tape:
         redact(tape, tmp_path / "b.tape")
     with open_tape(tmp_path / "b.tape") as tape:
-        found = private_data(tape)
-    assert found.redacted
-    assert {one.kind for one in found.findings} == {"module"}
+        private = private_data(tape)
+    assert private.redacted
+    assert {finding.kind for finding in private.findings} == {"module"}
 
 
-def test_commands(source: Path, tmp_path: Path) -> None:
+def test_info_and_redact_say_what_is_private(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.tape"
     told = run("info", str(source))
     assert told.code == 0
@@ -148,9 +150,9 @@ def test_commands(source: Path, tmp_path: Path) -> None:
     found = json.loads(run("info", str(source), "--json").out)["private"]["findings"]
     with open_tape(source) as tape, told_to("command"):
         assert found == [one.model_dump() for one in private_data(tape).findings]
-    made = run("redact", str(source), "-o", str(out), "--keep", "nothing")
-    assert made.code == 0
-    assert "note: no value has a path like nothing" in made.out
+    result = run("redact", str(source), "-o", str(out), "--keep", "nothing")
+    assert result.code == 0
+    assert "note: no value has a path like nothing" in result.out
     assert b"secret" not in readable(out.read_bytes())
     assert "it is there already" in run("redact", str(source), "-o", str(out)).err
     (line,) = (one for one in run("info", out).out.splitlines() if one.startswith("private "))
@@ -167,8 +169,8 @@ def test_what_the_range_of_few_numbers_tells_is_said(tmp_path: Path) -> None:
         notes = redact(tape, out).notes
         (note,) = (one for one in notes if "smallest" in one)
         assert note.startswith("the smallest and the largest of few numbers stay, at few;")
-        told = redact(tape, out, shapes_only="kwargs.few", overwrite=True)
-    assert not any("smallest" in one for one in told.notes)
+        report = redact(tape, out, shapes_only="kwargs.few", overwrite=True)
+    assert not any("smallest" in one for one in report.notes)
     with open_tape(out) as tape:
         assert {one.leaf for one in tape.calls[0].record.inputs.ranges} == {1, 2}
 
@@ -183,11 +185,11 @@ def test_what_the_range_of_few_numbers_tells_is_said(tmp_path: Path) -> None:
         (torch.zeros(1, 16000), "audio"),
     ],
 )
-def test_values_by_dtype_and_shape(tmp_path: Path, value: Any, kind: str) -> None:
+def test_values_are_private_by_dtype_and_shape(tmp_path: Path, value: Any, kind: str) -> None:
     def kinds(name: str, **options: Any) -> set[str]:
         given = [Recorded(args=(value,), outputs=None)]
         with open_tape(write_tape(tmp_path / name, given, **options)) as tape:
-            return {one.kind for one in private_data(tape).findings}
+            return {finding.kind for finding in private_data(tape).findings}
 
     assert kind in kinds("a.tape")
     assert "host" in kinds("h.tape", producer={"host": "secret"})
@@ -196,7 +198,9 @@ def test_values_by_dtype_and_shape(tmp_path: Path, value: Any, kind: str) -> Non
 
 
 def test_a_damaged_call_is_left_out(source: Path) -> None:
-    group = next(one for one in member_list(source) if one.name == "records/00000001.msgpack")
+    group = next(
+        member for member in member_list(source) if member.name == "records/00000001.msgpack"
+    )
     flip(source, group.start + group.size // 2)
     with open_tape(source) as tape:
         assert private_data(tape).calls == 3

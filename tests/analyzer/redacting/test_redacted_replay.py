@@ -74,8 +74,8 @@ def test_the_advice_on_a_redacted_tape_is_not_to_redact_it(tapes: tuple[Path, Pa
     with open_tape(whole) as tape:
         assert "`calltape redact`" in (private_data(tape).short(1) or "")
     with open_tape(redacted) as tape:
-        told = private_data(tape).short(100)
-        assert told is None or "`calltape redact`" not in told
+        text = private_data(tape).short(100)
+        assert text is None or "`calltape redact`" not in text
 
 
 def test_the_largest_difference_is_that_of_all_calls(tapes: tuple[Path, Path]) -> None:

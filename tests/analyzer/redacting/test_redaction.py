@@ -31,7 +31,7 @@ def is_sound(call: Call) -> bool:
 
 
 @pytest.mark.parametrize("source", WITH_CALLS, ids=lambda path: path.stem)
-def test_golden_tapes(source: Path, tmp_path: Path) -> None:
+def test_a_redacted_golden_tape_leaks_nothing(source: Path, tmp_path: Path) -> None:
     result = tmp_path / "redacted.tape"
     with open_tape(source) as tape:
         report = redact(tape, result)
@@ -48,7 +48,7 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("way", ["keep", "shapes_only"])
-def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
+def test_golden_tapes_are_redacted_with_each_option(way: str, tmp_path: Path) -> None:
     """Also of dtypes that torch cannot compute with."""
     for source in WITH_CALLS:
         options: dict[str, Any] = {way: "*"}
@@ -58,7 +58,9 @@ def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
 
 @settings(max_examples=15)
 @given(CALLS)
-def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any) -> None:
+def test_a_redacted_random_tape_leaks_nothing_and_answers_the_same(
+    tmp_path_factory: pytest.TempPathFactory, given_calls: Any
+) -> None:
     folder = tmp_path_factory.mktemp("random")
     source = written(folder / "a.tape", arguments_of(given_calls))
     result = folder / "b.tape"
@@ -70,7 +72,7 @@ def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any
 
 @pytest.mark.integration
 @given(CALLS)
-def test_random_tapes_without_texts(
+def test_a_random_tape_of_shapes_only_leaks_nothing(
     tmp_path_factory: pytest.TempPathFactory, given_calls: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("random")
@@ -164,7 +166,7 @@ def test_the_numbers_of_a_long_list_are_omitted_even_if_they_are_sizes(tmp_path:
         ]
 
 
-def test_misuse(tmp_path: Path) -> None:
+def test_redact_rejects_its_own_source_and_an_empty_path(tmp_path: Path) -> None:
     source = written(tmp_path / "a.tape", [((torch.ones(2),), {})])
     with open_tape(source) as tape:
         with pytest.raises(UsageError, match="one of the tapes"):
@@ -214,7 +216,7 @@ def test_a_tensor_of_a_later_version_costs_itself(
     assert others == ({None} if keep else {"policy"})
 
 
-def test_a_tape_of_which_a_record_breaks_the_format(tmp_path: Path) -> None:
+def test_a_broken_record_is_left_out_and_the_ranges_stay(tmp_path: Path) -> None:
     """Under checksums that hold. The analysis leaves the call out, and knows the ranges of others.
     They were lost here, and the proof refused the tape."""
     calls = [((torch.arange(n * 2000, n * 2000 + 900 + n),), {}) for n in (2, 3, 4)]

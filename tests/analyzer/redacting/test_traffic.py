@@ -33,11 +33,11 @@ def test_ranges_are_those_of_all_calls(tmp_path: Path) -> None:
             with contextlib.suppress(ValueError):
                 model(ids, mode=MODES[i % 5], **{f"user {i % 2}": f"text {i}"})
     with open_tape(source) as tape:
-        ranges = [one.range for v in tape.variants() for one in v.findings.tensors]
+        ranges = [tensor.range for v in tape.variants() for tensor in v.findings.tensors]
         notes = "\n".join(redact(tape, tmp_path / "b.tape").notes)
     of_all = min(low for low, _ in ranges), max(high for _, high in ranges)
     with open_tape(tmp_path / "b.tape") as tape:
-        made = [one.range for v in tape.variants() for one in v.findings.tensors]
+        made = [tensor.range for v in tape.variants() for tensor in v.findings.tensors]
     assert made == [of_all] * len(ranges)
     # The names in notes are those that options take.
     assert "the texts at mode were replaced" in notes

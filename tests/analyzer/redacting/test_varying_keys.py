@@ -35,5 +35,7 @@ def test_keys_that_are_the_same_are_not(tmp_path: Path) -> None:
         ((), {"options": {"height": x, "width": x}, "ids": {"d@e.f": x}}),  # these are replaced
     ]
     with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
-        assert not [one for one in private_data(tape).findings if one.kind == "varying_keys"]
+        assert not [
+            finding for finding in private_data(tape).findings if finding.kind == "varying_keys"
+        ]
         assert "differ" not in "".join(redact(tape, tmp_path / "b.tape").notes)

@@ -82,7 +82,7 @@ def test_a_scan_fetches_a_file_once(bucket: Bucket, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["gz", "zst"])
-def test_compressed(bucket: Bucket, data: bytes, form: str) -> None:
+def test_a_compressed_file_is_fetched_once(bucket: Bucket, data: bytes, form: str) -> None:
     if form == "gz":
         packed = gzip.compress(data)
     else:
@@ -103,7 +103,7 @@ def test_a_compressed_bomb_is_bounded(bucket: Bucket) -> None:
         assert "larger than 1,000,000 bytes" in str(rejected(url, "limit"))
 
 
-def test_an_empty_file(bucket: Bucket) -> None:
+def test_an_empty_file_is_not_a_tape(bucket: Bucket) -> None:
     assert "empty" in str(rejected(bucket.put("a.tape", b""), "not_a_tape"))
 
 
@@ -121,7 +121,9 @@ def test_what_a_name_may_hide_is_not_shown(bucket: Bucket, data: bytes) -> None:
         assert all(error.path == tape.paths[0] for error in tape.damage)
 
 
-def test_a_store_that_never_answers(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_never_answers_is_a_timeout(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLTAPE_REMOTE_SECONDS", "0.3")
     is_over = threading.Event()
     bucket.traffic.refuses = lambda asked: BUSY if is_over.wait(250) else None
@@ -131,7 +133,9 @@ def test_a_store_that_never_answers(bucket: Bucket, monkeypatch: pytest.MonkeyPa
         is_over.set()
 
 
-def test_a_limit_that_is_no_number(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_no_number_is_rejected(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLTAPE_REMOTE_SECONDS", "soon")
     assert "not a number of seconds" in str(rejected(f"{bucket.url}/a.tape", "usage"))
 

@@ -60,7 +60,7 @@ def test_shapes_of_a_sealed_tape_take_few_requests(bucket: Bucket, many_calls: P
 
 
 @pytest.mark.integration
-def test_in_a_process_of_its_own_too(bucket: Bucket, many_calls: Path) -> None:
+def test_the_command_needs_as_few_requests(bucket: Bucket, many_calls: Path) -> None:
     url = bucket.put("many.tape", many_calls)
     command = [sys.executable, "-m", "calltape_analyzer", "variants", url]
     environment = {**os.environ, **bucket.environment}
@@ -115,7 +115,9 @@ def test_a_remote_tape_is_an_input_of_others(bucket: Bucket, path: Path, tmp_pat
 
 
 @pytest.mark.integration
-def test_directories_and_patterns(bucket: Bucket, path: Path, tmp_path: Path) -> None:
+def test_directories_and_patterns_in_a_bucket_name_its_tapes(
+    bucket: Bucket, path: Path, tmp_path: Path
+) -> None:
     for n in range(4):
         own = write_tape(tmp_path / "x.tape", CALLS[:2], tape_id=bytes([n]) * 16)
         bucket.put(f"day{n % 2}/host/{n}.tape", own)
@@ -253,7 +255,7 @@ def test_an_answer_that_comes_late_moves_nothing(
 # A store that cannot compare versions with each request.
 
 
-def test_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tapes_in_memory_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = pytest.importorskip("fsspec").filesystem("memory")
     memory.pipe_file("/calltape/d/a.tape", path.read_bytes())
     try:

@@ -47,11 +47,11 @@ from tests.analyzer.tapes import write_tape
         ("a?b", "a?b"),
     ],
 )
-def test_what_is_shown(given: str, expected: str) -> None:
+def test_urls_are_shown_without_secrets(given: str, expected: str) -> None:
     assert displayed_url(given) == expected
 
 
-def test_what_is_a_url() -> None:
+def test_urls_are_told_from_paths() -> None:
     assert is_url("s3://b/a.tape")
     assert is_url("GS://b")
     for path in ("runs/a.tape", "file:///a.tape", "local:///a", "c:/x", "a://", "/s3://b", ""):

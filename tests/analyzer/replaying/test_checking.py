@@ -58,7 +58,7 @@ def exported(module: torch.nn.Module, dim: Any) -> Any:
     return torch.export.export(module, (t(4, 3), t(4, 3)), dynamic_shapes=shapes)
 
 
-def test_range_that_was_declared(tmp_path: Path) -> None:
+def test_sizes_outside_a_declared_range_are_rejected(tmp_path: Path) -> None:
     module = Plain()
     tape = tape_of(tmp_path, module)
     program = exported(module, torch.export.Dim("n", min=3, max=10))
@@ -76,19 +76,19 @@ def test_condition_that_the_trace_made(tmp_path: Path) -> None:
     assert agree(tape_of(tmp_path, module), exported(module, torch.export.Dim.AUTO)) == [8, 10, 11]
 
 
-def test_multiple_of_two(tmp_path: Path) -> None:
+def test_sizes_that_are_no_multiple_are_rejected(tmp_path: Path) -> None:
     module = Halved()
     tape = taped(tmp_path, Plain(), [call(t(n, 3), t(n, 3)) for n in SIZES])
     assert agree(tape, exported(module, torch.export.Dim.AUTO)) == [2, 3, 11]
 
 
-def test_size_that_became_a_constant(tmp_path: Path) -> None:
+def test_sizes_other_than_a_constant_are_rejected(tmp_path: Path) -> None:
     module = Plain()
     program = torch.export.export(module, (t(4, 3), t(4, 3)))
     assert agree(tape_of(tmp_path, module), program) == [2, 3, 6, 8, 10, 11]
 
 
-def test_programs_and_their_directory(tmp_path: Path) -> None:
+def test_programs_and_their_directory_are_checked_alike(tmp_path: Path) -> None:
     module = Branching()
     few = taped(tmp_path, module, [call(t(n, 3), t(n, 3)) for n in (2, 3)], name="few.tape")
     programs = export(few, module)
@@ -140,7 +140,9 @@ def onnx_model(x: Any, y: Any, dtype: str = "FLOAT", more: tuple[str, ...] = ())
         ([None, None], [None, None], []),
     ],
 )
-def test_declared_dimensions(x: Any, y: Any, refused: list[int], tmp_path: Path) -> None:
+def test_declared_dimensions_of_onnx_models_reject_other_sizes(
+    x: Any, y: Any, refused: list[int], tmp_path: Path
+) -> None:
     report = check(tape_of(tmp_path, Plain()), onnx_model(x, y))
     assert [n for n, row in zip(SIZES, report.rows, strict=True) if not row.ok] == refused
     if x == [4, 3]:

@@ -64,7 +64,7 @@ def test_a_bound_may_be_a_multiple_of_the_recorded_duration(tape: Tape) -> None:
 @pytest.mark.parametrize(
     "given", ["", "fast", "3h", "x", "-1s", "0s", "nans", 0, -1.0, float("nan"), True]
 )
-def test_no_duration(given: float | str, tape: Tape) -> None:
+def test_what_is_no_duration_is_rejected(given: float | str, tape: Tape) -> None:
     with pytest.raises(UsageError, match="is not a duration"):
         replay(tape, Counting(), slower_than=given)
 
@@ -84,7 +84,7 @@ def test_no_duration(given: float | str, tape: Tape) -> None:
         (".5", 0.5),
     ],
 )
-def test_durations(given: float | str, seconds: float) -> None:
+def test_durations_are_parsed(given: float | str, seconds: float) -> None:
     assert TimeBound.of(given).seconds == pytest.approx(seconds)
 
 

@@ -29,7 +29,7 @@ def test_inputs_are_found_by_their_names(names: list[str], found: list[CallValue
     assert match_inputs(names, CALL) == dict(zip(names, found, strict=True))
 
 
-def test_or_by_their_order_if_there_are_as_many() -> None:
+def test_inputs_are_matched_by_order_if_there_are_as_many() -> None:
     assert match_inputs(["a", "b", "c"], CALL) == {"a": X, "b": Y, "c": KEYS}
     with pytest.raises(InferenceError, match="3 tensors for 2 inputs"):
         match_inputs(["a", "b"], CALL)

@@ -29,14 +29,14 @@ def taped(folder: Path, model: Any = None, **options: Any) -> tuple[Tape, Any]:
     return open_tape(folder / "a.tape"), model
 
 
-def test_every_call_replays(tmp_path: Path) -> None:
+def test_calls_with_nested_tensors_reproduce(tmp_path: Path) -> None:
     tape, model = taped(tmp_path)
     report = replay(tape, model)
     assert report.ok, report.table()
     assert report.reproduced == 8
 
 
-def test_attention_replays(tmp_path: Path) -> None:
+def test_attention_of_nested_tensors_reproduces(tmp_path: Path) -> None:
     tape, model = taped(tmp_path, model=Attends().eval())
     report = replay(tape, model)
     assert report.ok, report.table()
@@ -103,7 +103,7 @@ def test_other_sizes_have_offsets_that_fit(tmp_path: Path) -> None:
     assert 0 <= int(offsets[0]) <= int(offsets[-1]) <= len(found[".values"])
 
 
-def test_a_redacted_tape(tmp_path: Path) -> None:
+def test_a_redacted_tape_of_nested_tensors_replays(tmp_path: Path) -> None:
     tape, model = taped(tmp_path)
     redact(tape, tmp_path / "b.tape")
     with open_tape(tmp_path / "b.tape") as redacted:
@@ -126,5 +126,5 @@ def test_sizes_of_the_parts_are_explained(tmp_path: Path) -> None:
     assert "dimension 0 is dynamic: 4 values" in str(tape.explain("x.values", 0))
     assert "dimension 0 is dynamic: 3 values" in str(tape.explain("x.offsets", 0))
     args, kwargs = tape.variants()[0].infer_dynamic_shapes(), tape.variants()[1]
-    assert [sorted(one) for one in args[0]] == [[0], [0]]
+    assert [sorted(argument) for argument in args[0]] == [[0], [0]]
     assert kwargs.name == "other present"

@@ -45,21 +45,14 @@ def exported() -> Any:
     )
 
 
-def test_observations(tape: Tape) -> None:
+def test_removed_inputs_are_in_no_answers(tape: Tape) -> None:
     (group,) = tape.observations().groups.values()
-    assert group.layout.arguments == ("x", "scale")
-
-
-def test_variants(tape: Tape) -> None:
     (variant,) = tape.variants()
-    assert variant.facts.group.layout.arguments == ("x", "scale")
-
-
-def test_inference(tape: Tape) -> None:
+    assert group.layout.arguments == variant.facts.group.layout.arguments == ("x", "scale")
     assert set(tape.infer_dynamic_shapes()) <= {"x", "scale"}
 
 
-def test_export_and_what_it_saved(tape: Tape, tmp_path: Path) -> None:
+def test_exported_and_saved_programs_lack_the_removed_inputs(tape: Tape, tmp_path: Path) -> None:
     programs = export(tape, Optional().eval())
     assert all("extra" not in program.plan.forms for program in programs.values())
     programs.save(tmp_path / "saved")
@@ -91,7 +84,7 @@ def test_an_export_that_misses_what_was_left_out_says_so(tmp_path: Path) -> None
         export(tape, Needing())
 
 
-def test_check(tape: Tape) -> None:
+def test_a_program_without_the_removed_inputs_passes_the_check(tape: Tape) -> None:
     report = check(tape, exported())
     assert report.ok, report.table()
 
@@ -101,13 +94,15 @@ def test_check(tape: Tape) -> None:
     [exported, lambda: exported().module(), Optional, lambda: lambda x, *, scale: x * scale],
     ids=["exported", "its module", "model", "function"],
 )
-def test_replay(target: Any, tape: Tape) -> None:
+def test_any_target_reproduces_calls_without_the_removed_inputs(target: Any, tape: Tape) -> None:
     report = replay(tape, target())
     assert report.ok, report.table()
 
 
 @pytest.mark.integration
-def test_replay_and_check_of_onnx(tape: Tape, tmp_path: Path) -> None:
+def test_an_onnx_model_reproduces_calls_without_the_removed_inputs(
+    tape: Tape, tmp_path: Path
+) -> None:
     path = tmp_path / "model.onnx"
     program = torch.onnx.export(exported(), (), None, dynamo=True, verbose=False)
     assert program is not None

@@ -151,8 +151,8 @@ def test_target_with_other_weights_is_found_out(
 
 def fails_but_for_4(model: torch.nn.Module) -> Callable[..., Any]:
     def fails(x, mask):
-        found = model(x, mask=mask)
-        return {**found, "y": found["y"] + (x.shape[0] != 4)}
+        outputs = model(x, mask=mask)
+        return {**outputs, "y": outputs["y"] + (x.shape[0] != 4)}
 
     return fails
 
@@ -281,7 +281,7 @@ def test_method_that_was_recorded_is_called(tmp_path: Path) -> None:
         replay(tape, Model())
 
 
-def test_dataclass_and_cache_arrive_as_themselves(tmp_path: Path) -> None:
+def test_dataclasses_and_caches_are_passed_as_themselves(tmp_path: Path) -> None:
     model = OfBatch()
     calls = [call(Batch(t(n, 3), t(n, 3))) for n in (4, 6)]
     assert replay(taped(tmp_path, model, calls, classes=CLASSES), model).ok

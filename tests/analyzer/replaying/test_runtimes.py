@@ -84,14 +84,14 @@ def written(folder: Path, inputs: Sequence[str] = ("x", "times"), rows: int = 5)
     return path
 
 
-def test_replay(tape: Tape, tmp_path: Path) -> None:
+def test_a_runtime_of_the_user_is_replayed(tape: Tape, tmp_path: Path) -> None:
     report = replay(tape, written(tmp_path))
     assert [row.ok for row in report] == [True, True, True, False]
     assert "out of beads" in str(report.rows[3].error)
     assert not any(row.ok for row in replay(tape, written(tmp_path), tolerances=Tolerances()))
 
 
-def test_check(tape: Tape, tmp_path: Path) -> None:
+def test_a_runtime_of_the_user_is_checked(tape: Tape, tmp_path: Path) -> None:
     report = check(tape, written(tmp_path))
     assert [row.ok for row in report] == [True, True, False, False]
     assert [getattr(row.error, "dimension", None) for row in report] == [None] * 3 + ["x[0]"]
@@ -151,5 +151,5 @@ class InferenceSession:
         (None, None),
     ],
 )
-def test_which_runtime_a_source_is_for(source: Any, runtime: Any) -> None:
+def test_the_runtime_follows_from_the_source(source: Any, runtime: Any) -> None:
     assert runtime_of(source) is runtime

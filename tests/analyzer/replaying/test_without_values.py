@@ -47,7 +47,7 @@ def tape(tmp_path: Path, model: Talking) -> Tape:
     return taped(tmp_path, model, calls(), values="none")
 
 
-def test_shapes_replay_through_the_model(tape: Tape, model: Talking) -> None:
+def test_shapes_are_compared_where_no_values_are_recorded(tape: Tape, model: Talking) -> None:
     report = replay(tape, model)
     assert report.ok, report.table()
     assert [row.against for row in report] == ["shapes", "shapes"]
@@ -137,7 +137,7 @@ def test_a_made_up_tensor_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:
-    from tests.analyzer.reading.forged import Forged, inputs_of
+    from tests.forging.call import Forged, inputs_of
 
     made = Forged(tmp_path / "a.tape", (torch.ones(2),))
     text = {"kind": "opaque", "type": "builtins:str", "reason": "policy", "of": "str", "length": 0}
@@ -151,7 +151,7 @@ def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:
         complete_inputs(tape.calls[0])
 
 
-def test_generators_and_dropped_outputs(tmp_path: Path, model: Talking) -> None:
+def test_without_outputs_only_success_can_be_expected(tmp_path: Path, model: Talking) -> None:
     with record(model, tmp_path / "b.tape", values="none", outputs=False):
         model(torch.tensor([[1, 2]]))
     with pytest.raises(TapeError, match="no outputs"):
@@ -229,7 +229,7 @@ def test_saved_programs_are_compared_where_there_are_values(tmp_path: Path) -> N
     )
 
 
-def test_saved_programs_with_an_argument_that_is_not_on_the_tape(tmp_path: Path) -> None:
+def test_outputs_of_synthetic_arguments_are_compared_by_shape(tmp_path: Path) -> None:
     """The tape has all outputs, but not what they were made of: other values come out."""
     model = Table().eval()
     tape = table_tape(tmp_path, "ids.tape", model, values={"*": "all", "ids": "none"})

@@ -33,16 +33,16 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_a_slow_file_costs_its_own_answer(paths: list[Path]) -> None:
     with ThreadPoolExecutor(2) as pool, Limits(seconds=0.3):
-        found = survey(paths, pool, scan=True)
+        surveyed = survey(paths, pool, scan=True)
         # Nothing is left behind that would end a later task of these threads.
         assert list(pool.map(lambda n: sum(range(n)), [200_000] * 20)) == [19_999_900_000] * 20
-    assert found.target().files == 3
-    (error,) = found.unreadable
+    assert surveyed.target().files == 3
+    (error,) = surveyed.unreadable
     assert (error.kind, error.path) == ("limit", str(paths[2]))
     assert "0.3 s of processor time" in str(error)
 
 
-def test_a_slow_file_at_the_prompt(paths: list[Path]) -> None:
+def test_the_command_skips_a_slow_file(paths: list[Path]) -> None:
     ran = run("--max-seconds", "0.3", "survey", *paths, "--jobs", "1", "--scan")
     assert ran.code == 3
     assert "3 files of 3 recordings" in ran.out

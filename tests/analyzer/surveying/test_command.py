@@ -69,9 +69,9 @@ def test_calls_that_raise_now_are_counts(tmp_path: Path) -> None:
         open_tape(before) as tape,
         open_tape(now) as later,
     ):
-        found = diff(one, other)
-        assert "3 calls raised, and none did before" in str(found)
-        assert "first call" not in str(found), "a survey does not know which of them raised"
+        difference = diff(one, other)
+        assert "3 calls raised, and none did before" in str(difference)
+        assert "first call" not in str(difference), "a survey does not know which of them raised"
         assert "3 calls raised, and none did before (3 calls, first call 3)" in str(
             diff(tape, later)
         )
@@ -119,7 +119,7 @@ def test_adding_up_is_bounded(
 
 
 @pytest.mark.parametrize("name", ["nothing", "text", "cut"])
-def test_a_directory_of_which_nothing_can_be_read(tmp_path: Path, name: str) -> None:
+def test_a_survey_of_unreadable_files_exits_with_1(tmp_path: Path, name: str) -> None:
     tape = write_tape(tmp_path / "a.tape", [((torch.zeros(2, 4),), {})])
     data = {"nothing": b"", "text": b"hello" * 300, "cut": tape.read_bytes()[:300]}[name]
     for number in range(2):
@@ -139,7 +139,7 @@ def test_a_directory_of_which_nothing_can_be_read(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["a.tape", "s.tape"])
-def test_it_writes_over_none_of_its_inputs(tmp_path: Path, name: str) -> None:
+def test_a_survey_writes_over_none_of_its_inputs(tmp_path: Path, name: str) -> None:
     tape = write_tape(tmp_path / "a.tape", [((torch.zeros(2, 4),), {})])
     written(tmp_path / "s.tape", tape)
     before = (tmp_path / name).read_bytes()

@@ -47,12 +47,12 @@ class Failing(Executor):
 
 def test_a_worker_that_fails_costs_its_tape_only(tmp_path: Path) -> None:
     good = fleet(tmp_path)
-    found = survey(good, Failing({"3.tape"}))
-    (error,) = found.unreadable
+    surveyed = survey(good, Failing({"3.tape"}))
+    (error,) = surveyed.unreadable
     assert "RuntimeError: the worker is gone" in str(error)
     assert error.path == str(good[3])
     others = of(*(path for path in good if path.name != "3.tape"))
-    assert found.target().to_bytes() == others.to_bytes()
+    assert surveyed.target().to_bytes() == others.to_bytes()
 
 
 def test_progress_is_told_per_file(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_progress_is_told_per_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_pool_of_processes(tmp_path: Path) -> None:
+def test_a_survey_by_processes_has_the_same_bytes(tmp_path: Path) -> None:
     paths = mixed(tmp_path)
     expected = of(*paths).to_bytes()
     assert survey(paths, processes=2).target().to_bytes() == expected
@@ -147,7 +147,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.integration
-def test_dask(tmp_path: Path, cluster: Any) -> None:
+def test_a_survey_by_dask_has_the_same_bytes(tmp_path: Path, cluster: Any) -> None:
     client, _ = cluster
     paths = mixed(tmp_path)
     expected = of(*paths).to_bytes()
@@ -161,7 +161,7 @@ def test_dask(tmp_path: Path, cluster: Any) -> None:
 
 
 @pytest.mark.integration
-def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
+def test_a_killed_worker_of_dask_does_not_change_the_survey(tmp_path: Path, cluster: Any) -> None:
     client, workers = cluster
     paths = [*mixed(tmp_path)]
     for n in range(60):
@@ -177,11 +177,11 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
             killed.set()
 
     # each file takes a while, so that the worker is killed while it reads
-    found = survey(paths, Before(client.get_executor(), _take_a_while), progress=progress)
+    surveyed = survey(paths, Before(client.get_executor(), _take_a_while), progress=progress)
     assert killed.is_set()
     assert len(client.scheduler_info()["workers"]) == 2
-    assert len(found.unreadable) == 1, found.unreadable  # broken.tape
-    assert found.target().to_bytes() == expected
+    assert len(surveyed.unreadable) == 1, surveyed.unreadable  # broken.tape
+    assert surveyed.target().to_bytes() == expected
 
 
 @pytest.mark.integration

@@ -23,21 +23,21 @@ from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import fleet, of, tape_of, written
-from tests.analyzer.tapes import change_end
 from tests.fixture_files import FIXTURES
+from tests.forging.changes import change_end
 
 
-def test_each_hostile_fixture_among_good_tapes(tmp_path: Path) -> None:
+def test_hostile_tapes_do_not_change_the_survey_of_good_ones(tmp_path: Path) -> None:
     good = fleet(tmp_path)
     expected = of(*good)
     hostile = sorted(p for p in (FIXTURES / "hostile").iterdir() if p.suffix == ".tape")
     assert len(hostile) > 20
-    found = survey([*good, *hostile], Loop())
-    mine = found.target(expected.name)
+    surveyed = survey([*good, *hostile], Loop())
+    mine = surveyed.target(expected.name)
     assert mine.to_bytes() == expected.to_bytes()
-    assert set(found.targets) > {mine.name}
-    assert found.unreadable
-    for number, target in enumerate(found.targets.values()):
+    assert set(surveyed.targets) > {mine.name}
+    assert surveyed.unreadable
+    for number, target in enumerate(surveyed.targets.values()):
         assert all(str(error).isprintable() for error in target.damage)
         out = tmp_path / f"{number}.s"
         out.write_bytes(target.to_bytes())
@@ -52,17 +52,21 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty.tape").write_bytes(b"")
     (tmp_path / "text.tape").write_text("hello" * 300)
     (tmp_path / "gone.tape").symlink_to(tmp_path / "nothing")
-    found = survey(tmp_path, Loop())
-    assert found.target().to_bytes() == of(*good).to_bytes()
-    assert [error.kind for error in found.unreadable] == ["not_a_tape", "not_found", "not_a_tape"]
+    surveyed = survey(tmp_path, Loop())
+    assert surveyed.target().to_bytes() == of(*good).to_bytes()
+    assert [error.kind for error in surveyed.unreadable] == [
+        "not_a_tape",
+        "not_found",
+        "not_a_tape",
+    ]
 
 
 def test_calls_that_break_the_format_are_damaged(tmp_path: Path) -> None:
     """What the survey says of the others is whole, and reads back."""
     path = FIXTURES / "hostile"
     for one in sorted(path.glob("*.tape")):
-        found = survey(one, Loop())
-        for target in found.targets.values():
+        surveyed = survey(one, Loop())
+        for target in surveyed.targets.values():
             assert target.table.totals().kept == target.coverage.kept
 
 
@@ -79,8 +83,8 @@ def test_a_directory_that_cannot_be_read_is_told(
         return real(path)
 
     monkeypatch.setattr(files.os, "scandir", scandir)
-    found = survey(tmp_path, executor=Loop())
-    assert [error.path for error in found.unreadable] == [str(tmp_path / "closed")]
+    surveyed = survey(tmp_path, executor=Loop())
+    assert [error.path for error in surveyed.unreadable] == [str(tmp_path / "closed")]
 
 
 def test_a_file_that_was_compressed_meanwhile_is_read(
@@ -91,9 +95,9 @@ def test_a_file_that_was_compressed_meanwhile_is_read(
     monkeypatch.setattr("calltape_analyzer.surveying.survey.files_of", lambda *_: named)
     (tmp_path / "a.tape.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()  # its name was read before
-    found = survey(path, executor=Loop())
-    assert not found.unreadable
-    assert found.target().coverage.kept == 3
+    surveyed = survey(path, executor=Loop())
+    assert not surveyed.unreadable
+    assert surveyed.target().coverage.kept == 3
 
 
 def test_a_tape_that_claims_too_many_calls_costs_its_own_answer_only(tmp_path: Path) -> None:
@@ -102,9 +106,9 @@ def test_a_tape_that_claims_too_many_calls_costs_its_own_answer_only(tmp_path: P
         path = tape_of(tmp_path / f"{name}.tape", recording=90 + number)
         claimed = Coverage(seen=most, kept=3, dropped={"x": most - 3})
         change_end(path, lambda end, claimed=claimed: {"coverage": claimed})
-    found = survey([*good, tmp_path / "00.tape", tmp_path / "two.tape"], Loop())
-    assert [error.kind for error in found.unreadable] == ["limit", "limit"]
-    assert found.target().to_bytes() == of(*good).to_bytes()
+    surveyed = survey([*good, tmp_path / "00.tape", tmp_path / "two.tape"], Loop())
+    assert [error.kind for error in surveyed.unreadable] == ["limit", "limit"]
+    assert surveyed.target().to_bytes() == of(*good).to_bytes()
 
 
 def test_a_fault_of_ours_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,19 +122,19 @@ def test_a_fault_of_ours_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(segment)
 
     monkeypatch.setattr(Segment, "sources", property(sources))
-    found = survey(good, Loop())
-    (error,) = found.unreadable
+    surveyed = survey(good, Loop())
+    (error,) = surveyed.unreadable
     assert (error.kind, error.path) == ("io", str(good[3]))
     assert "unexpected ZeroDivisionError: of ours" in str(error)
     assert "The file may be intact" in str(error)
-    assert found.target().files == len(good) - 1
+    assert surveyed.target().files == len(good) - 1
 
 
 def test_no_hostile_file_makes_one(tmp_path: Path) -> None:
-    for one in sorted((FIXTURES / "hostile").glob("*.tape")):
+    for path in sorted((FIXTURES / "hostile").glob("*.tape")):
         for scan in (False, True):
-            told = survey(one, Loop(), scan=scan).unreadable
-            assert not any("unexpected" in str(error) for error in told), one
+            unreadable = survey(path, Loop(), scan=scan).unreadable
+            assert not any("unexpected" in str(error) for error in unreadable), path
 
 
 def test_adding_up_stops_when_its_time_is_over(
@@ -150,12 +154,12 @@ def test_adding_up_stops_when_its_time_is_over(
             return seconds
 
         monkeypatch.setattr("calltape_analyzer.surveying.survey.seconds_for", may_take)
-        found = survey(paths, Loop())
-        counts = sum(one.files for one in found.targets.values())
-        assert counts + found.left_out == len(paths)
-        assert not found.unreadable
+        surveyed = survey(paths, Loop())
+        counts = sum(target.files for target in surveyed.targets.values())
+        assert counts + surveyed.left_out == len(paths)
+        assert not surveyed.unreadable
         assert sizes == sorted(sizes)
-        left.append(found.left_out)
+        left.append(surveyed.left_out)
     assert left == sorted(left, reverse=True)
     assert (left[0], left[-1]) == (len(paths), 0)
     assert len(set(left)) > 4, "it stops between any two files"
@@ -215,6 +219,6 @@ def test_sources_may_lie(tmp_path: Path, sources: tuple[Source, ...]) -> None:
         assert "unexpected" not in ran.err
         assert ran.code in (0, 1, 2, 3)
     good = fleet(tmp_path)
-    found = survey([path, *good], Loop())
-    assert found.target().files + len(found.unreadable) == len(good) + 1
-    found.target().to_bytes()
+    surveyed = survey([path, *good], Loop())
+    assert surveyed.target().files + len(surveyed.unreadable) == len(good) + 1
+    surveyed.target().to_bytes()

@@ -36,17 +36,17 @@ def test_the_sealed_state_of_a_file_counts_whatever_its_name(tmp_path: Path) -> 
         tape_of(early, 3, sealed=False)
         tape_of(later, 6, sealed=False)
         tape_of(sealed, 9)
-        found = of(early, later, sealed)
-        assert (found.coverage.kept, found.coverage.at_least) == (9, None)
-        assert sorted(found.copies) == sorted(map(str, (early, later)))
+        surveyed = of(early, later, sealed)
+        assert (surveyed.coverage.kept, surveyed.coverage.at_least) == (9, None)
+        assert sorted(surveyed.copies) == sorted(map(str, (early, later)))
         assert of(early, later).coverage.kept == 6
 
 
 def test_a_file_that_claims_to_be_another_one_is_told(tmp_path: Path) -> None:
     one, other = tape_of(tmp_path / "1.tape", 5), tape_of(tmp_path / "2.tape", 6)
-    found = of(one, other)
-    assert found.coverage.kept == 5
-    assert "it has other calls than" in str(found.damage[0])
+    surveyed = of(one, other)
+    assert surveyed.coverage.kept == 5
+    assert "it has other calls than" in str(surveyed.damage[0])
     shutil.copy(one, other)
     assert not of(one, other).damage
 
@@ -60,11 +60,11 @@ def test_a_part_of_a_tape_does_not_count_in_its_place(tmp_path: Path, sealed: bo
         filter_tape(tape.only(calls=range(4)), tmp_path / "z.tape")
     parts = [tmp_path / "a.tape", tmp_path / "z.tape"]
     for paths in itertools.permutations([whole, *parts]):
-        found = of(*paths)
-        assert found.coverage.kept == 9
-        assert sorted(found.copies) == sorted(map(str, parts))
-        assert not found.damage
-        assert not found.coverage.lost
+        surveyed = of(*paths)
+        assert surveyed.coverage.kept == 9
+        assert sorted(surveyed.copies) == sorted(map(str, parts))
+        assert not surveyed.damage
+        assert not surveyed.coverage.lost
 
 
 def test_calls_that_count_twice_are_told(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_calls_that_count_twice_are_told(tmp_path: Path) -> None:
         ([one, two, three], []), ([a, c, three], [a, c]), ([a], []),
     ):  # fmt: skip
         for order in (paths, paths[::-1]):
-            found = of(*map(Path, order))
-            assert sorted(found.made_of_others) == told
-            assert (found.copies, found.damage) == ([], [])
+            surveyed = of(*map(Path, order))
+            assert sorted(surveyed.made_of_others) == told
+            assert (surveyed.copies, surveyed.damage) == ([], [])
     ran = run("survey", one, a)
     assert ran.code == 0
     (line,) = [line for line in ran.out.splitlines() if line.startswith("twice")]
@@ -121,9 +121,9 @@ def part(folder: Path, number: int, calls: int = 3) -> Path:
 
 def test_parts_of_one_recording_are_no_copies(tmp_path: Path) -> None:
     paths = [part(tmp_path, number) for number in range(3)]
-    found = of(*paths)
-    assert (found.coverage.kept, found.recordings, found.damage) == (9, 1, [])
-    assert not found.coverage.at_least
+    surveyed = of(*paths)
+    assert (surveyed.coverage.kept, surveyed.recordings, surveyed.damage) == (9, 1, [])
+    assert not surveyed.coverage.at_least
     assert of(*paths[1:]).coverage.at_least, "calls of the first part are not here"
 
 
@@ -180,10 +180,10 @@ def test_recordings_that_are_not_named_keep_their_calls(
 def test_a_call_under_way_counts_unless_it_ended(tmp_path: Path) -> None:
     folder = ahead(tmp_path, 1, 5)
     with open_tape(folder) as tape:
-        found = of(folder)
-        assert found.coverage == tape.coverage
-        assert found.table.totals().kept == len(tape) == 4
-        assert (found.copies, found.damage) == ([], [])
+        surveyed = of(folder)
+        assert surveyed.coverage == tape.coverage
+        assert surveyed.table.totals().kept == len(tape) == 4
+        assert (surveyed.copies, surveyed.damage) == ([], [])
 
 
 def test_a_write_ahead_file_without_a_call_is_none(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_write_ahead_file_without_a_call_is_none(tmp_path: Path) -> None:
 def test_a_link_to_a_file_counts_once(tmp_path: Path) -> None:
     one = tape_of(tmp_path / "a.tape")
     os.symlink(one, tmp_path / "b.tape")
-    found = of(tmp_path)
-    assert (found.files, found.copies) == (1, [])
+    surveyed = of(tmp_path)
+    assert (surveyed.files, surveyed.copies) == (1, [])
 
 
 @pytest.mark.parametrize("options", [{}, {"sealed": False}, {"table": False}])
@@ -229,20 +229,20 @@ def rolled(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 def test_no_part_is_accused(rolled: list[Path]) -> None:
     for first, last in combinations(range(min(len(rolled), 4) + 1), 2):
         part = rolled[first:last]
-        found = of(*part)
-        assert not found.damage, part
+        surveyed = of(*part)
+        assert not surveyed.damage, part
         with open_tape(part) as opened:
             opened.variants()
             assert not opened.damage, part
-            assert opened.coverage == found.coverage
+            assert opened.coverage == surveyed.coverage
 
 
 def test_a_survey_of_all_has_their_counters(tmp_path: Path, rolled: list[Path]) -> None:
     out = written(tmp_path / "s.tape", *rolled)
-    with open_tape(rolled) as opened, open_tape(out) as found:
+    with open_tape(rolled) as opened, open_tape(out) as tape:
         assert opened.counters.complete
-        assert found.counters == opened.counters
-        assert found.coverage == opened.coverage
+        assert tape.counters == opened.counters
+        assert tape.coverage == opened.coverage
 
 
 @pytest.mark.parametrize("every", [10, 1000])
@@ -250,22 +250,22 @@ def test_files_that_were_deleted_left_their_counters(tmp_path: Path, every: int)
     options = {"max_disk_bytes": 140_000, "when_full": "delete_oldest"}
     files = recorded(tmp_path / "tapes", 3000, every, **options)
     out = written(tmp_path / "s.tape", *files)
-    with open_tape(files) as opened, open_tape(out) as found:
+    with open_tape(files) as opened, open_tape(out) as tape:
         assert opened.deleted_files
         assert not opened.missing_files
-        assert found.coverage == opened.coverage
-        assert found.counters == opened.counters
-        assert found.counters.calls == 3000
-        assert not found.damage
+        assert tape.coverage == opened.coverage
+        assert tape.counters == opened.counters
+        assert tape.counters.calls == 3000
+        assert not tape.damage
 
 
 def test_a_survey_of_a_part_says_at_least(tmp_path: Path, rolled: list[Path]) -> None:
     out = written(tmp_path / "s.tape", *rolled[1:])
-    with open_tape(rolled[1:]) as opened, open_tape(out) as found:
-        assert found.coverage == opened.coverage
-        assert found.coverage.at_least
-        assert found.counters.calls == opened.counters.calls
-        assert found.counters.missing == {str(out)}
+    with open_tape(rolled[1:]) as opened, open_tape(out) as tape:
+        assert tape.coverage == opened.coverage
+        assert tape.coverage.at_least
+        assert tape.counters.calls == opened.counters.calls
+        assert tape.counters.missing == {str(out)}
     traffic = next(x for x in run("info", out).out.splitlines() if x.startswith("traffic"))
     assert "at least" in traffic
 
@@ -284,7 +284,7 @@ class Slow(torch.nn.Module):
         return x
 
 
-def test_a_call_that_ended_in_the_next_file(tmp_path: Path) -> None:
+def test_surveys_of_parts_agree_on_a_call_that_ended_in_the_next_file(tmp_path: Path) -> None:
     model = Slow()
     recorder = Recorder(tmp_path / "a.tape", segment_bytes=20_000).attach(model)
     other = threading.Thread(target=model, args=(torch.zeros(7, 7), True))

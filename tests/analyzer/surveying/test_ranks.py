@@ -19,11 +19,11 @@ def test_a_step_counts_once(tmp_path: Path, of_rank: Any, ranks: int) -> None:
     for rank in range(ranks):
         of_rank(rank, ranks)
         recorded(tmp_path / f"{rank}.tape")
-    found = of(tmp_path)
+    surveyed = of(tmp_path)
     with open_tape(tmp_path) as tape:
-        assert found.coverage == tape.coverage
-        assert found.coverage.kept == len(STEPS)
-        assert len(found.other_ranks) == ranks - 1
+        assert surveyed.coverage == tape.coverage
+        assert surveyed.coverage.kept == len(STEPS)
+        assert len(surveyed.other_ranks) == ranks - 1
     ran = run("survey", tmp_path)
     assert f"{ranks - 1} file" in next(x for x in ran.out.splitlines() if x.startswith("ranks"))
     (facts,) = json.loads(run("survey", tmp_path, "--json").out)
@@ -40,21 +40,21 @@ def test_other_data_counts(tmp_path: Path, of_rank: Any) -> None:
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_was_killed(tmp_path: Path, of_rank: Any, killed: int) -> None:
+def test_the_rank_that_was_killed_is_left_out(tmp_path: Path, of_rank: Any, killed: int) -> None:
     for rank in range(2):
         of_rank(rank)
         is_killed = rank == killed
         sizes = STEPS[: len(STEPS) - is_killed]
         recorded(tmp_path / f"{rank}.tape", sizes=sizes, seals=not is_killed)
-    found = of(tmp_path)
-    assert (found.coverage.kept, found.unsealed) == (len(STEPS), 0)
-    assert found.other_ranks == [str(tmp_path / f"{killed}.tape")]
+    surveyed = of(tmp_path)
+    assert (surveyed.coverage.kept, surveyed.unsealed) == (len(STEPS), 0)
+    assert surveyed.other_ranks == [str(tmp_path / f"{killed}.tape")]
 
 
 def test_a_copy_of_a_rank_is_no_rank(tmp_path: Path, of_rank: Any) -> None:
     of_rank(1)
     path = recorded(tmp_path / "a.tape")
     (tmp_path / "b.tape").write_bytes(path.read_bytes())
-    found = of(tmp_path)
-    assert (found.copies, found.other_ranks) == ([str(tmp_path / "b.tape")], [])
-    assert found.coverage.kept == len(STEPS)
+    surveyed = of(tmp_path)
+    assert (surveyed.copies, surveyed.other_ranks) == ([str(tmp_path / "b.tape")], [])
+    assert surveyed.coverage.kept == len(STEPS)

@@ -95,6 +95,6 @@ def test_elements_of_calls_that_raised_are_in_no_range(
     for tape in map(open_tape, paths):
         with tape:
             (variant,) = tape.variants()
-            assert [found.range for found in variant.findings.tensors] == [(1, 3)]
+            assert [tensor.range for tensor in variant.findings.tensors] == [(1, 3)]
     with open_tape(path) as tape, open_tape(paths[1]) as surveyed:
         assert str(diff(surveyed, tape)) == "the traffic on both is the same"

@@ -46,17 +46,17 @@ def written(folder: Path, name: str, *paths: Path) -> Path:
     return out
 
 
-def test_it_answers_as_its_tapes_do(tmp_path: Path) -> None:
+def test_a_survey_answers_as_its_tapes_do(tmp_path: Path) -> None:
     paths = made(tmp_path, "a"), made(tmp_path, "b", (5, 6, 9))
     found = written(tmp_path, "s", *paths)
-    with open_tape(found) as one, open_tape(paths) as tapes:
-        assert len(one) == len(tapes) == 6
-        assert one.coverage == tapes.coverage
-        assert one.infer_dynamic_shapes() == tapes.infer_dynamic_shapes()
-        assert one.counters == tapes.counters
-        assert [v.findings for v in one.variants()] == [v.findings for v in tapes.variants()]
-        assert str(diff(tapes, one)) == "the traffic on both is the same"
-        assert not one.damage
+    with open_tape(found) as tape, open_tape(paths) as tapes:
+        assert len(tape) == len(tapes) == 6
+        assert tape.coverage == tapes.coverage
+        assert tape.infer_dynamic_shapes() == tapes.infer_dynamic_shapes()
+        assert tape.counters == tapes.counters
+        assert [v.findings for v in tape.variants()] == [v.findings for v in tapes.variants()]
+        assert str(diff(tapes, tape)) == "the traffic on both is the same"
+        assert not tape.damage
     assert run("variants", found).out == run("variants", *paths).out
     assert run("explain", found, "x", "0").code == run("explain", *paths, "x", "0").code
 
@@ -95,7 +95,7 @@ def test_calls_that_a_survey_has_already_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["ls"], ["show", "0"], ["replay", "-m", "x:y"], ["variants"]])
-def test_it_has_no_single_call(tmp_path: Path, words: list[str]) -> None:
+def test_a_survey_has_no_single_call(tmp_path: Path, words: list[str]) -> None:
     found = written(tmp_path, "s", made(tmp_path, "a"))
     verb, *rest = words
     ran = run(verb, found, *(rest or (["--scan"] if verb == "variants" else [])))
@@ -139,11 +139,11 @@ def test_several_targets_are_told(tmp_path: Path) -> None:
 
 
 def test_inputs_without_room_are_told(tmp_path: Path) -> None:
-    found = survey(made(tmp_path, "a"), Loop())
+    surveyed = survey(made(tmp_path, "a"), Loop())
     small = InputsTable(max_rows=1)
-    small.merge(found.target().table)
-    found.target().table = small
-    found.write(tmp_path / "s.tape")
+    small.merge(surveyed.target().table)
+    surveyed.target().table = small
+    surveyed.write(tmp_path / "s.tape")
     with open_tape(tmp_path / "s.tape") as tape:
         assert len(tape) == 3
         tape.variants()

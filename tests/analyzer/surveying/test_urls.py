@@ -34,23 +34,23 @@ def tape_of_three(path: Path, **options: Any) -> Path:
 def test_a_survey_of_urls_is_that_of_the_files(tmp_path: Path, memory: Any) -> None:
     path = tape_of_three(tmp_path / "a.tape")
     memory.pipe_file("/survey/a.tape", path.read_bytes())
-    found = survey("memory://survey/", executor=Loop())
-    assert found.target().to_bytes() == of(path).to_bytes()
+    surveyed = survey("memory://survey/", executor=Loop())
+    assert surveyed.target().to_bytes() == of(path).to_bytes()
 
 
 def test_a_token_stands_nowhere(tmp_path: Path, memory: Any) -> None:
     tape_of_three(tmp_path / "a.tape")
     memory.pipe_file("/survey/b.tape?token=SECRET123", b"no tape")
     url = "memory://survey/b.tape?token=SECRET123"
-    found = survey([tmp_path / "a.tape", url], executor=Loop())
-    assert len(found.unreadable) == 1
-    assert b"SECRET123" not in found.target().to_bytes()
-    assert "SECRET123" not in repr(found)
-    assert "SECRET123" not in str(found.unreadable[0])
-    assert "survey/b.tape" in str(found.unreadable[0])
+    surveyed = survey([tmp_path / "a.tape", url], executor=Loop())
+    assert len(surveyed.unreadable) == 1
+    assert b"SECRET123" not in surveyed.target().to_bytes()
+    assert "SECRET123" not in repr(surveyed)
+    assert "SECRET123" not in str(surveyed.unreadable[0])
+    assert "survey/b.tape" in str(surveyed.unreadable[0])
 
 
-def test_one_target_of_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:
+def test_a_target_is_chosen_among_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:
     relu = tape_of_three(tmp_path / "a.tape", target=torch.nn.ReLU(), tape_id=b"a" * 16)
     tanh = tape_of_three(tmp_path / "b.tape", target=torch.nn.Tanh(), tape_id=b"b" * 16)
     for path in (relu, tanh):
@@ -63,7 +63,7 @@ def test_one_target_of_tapes_behind_urls(tmp_path: Path, memory: Any) -> None:
     assert run("survey", "memory://survey", "--target", "Tanh", "-o", tmp_path / "s").code == 0
 
 
-def test_a_survey_behind_a_url(tmp_path: Path, memory: Any) -> None:
+def test_a_survey_behind_a_url_is_read(tmp_path: Path, memory: Any) -> None:
     out = written(tmp_path / "s.tape", tape_of_three(tmp_path / "a.tape"))
     memory.pipe_file("/survey/s.tape", out.read_bytes())
     assert run("variants", "memory://survey/s.tape") == run("variants", out)

@@ -52,14 +52,14 @@ def test_these_are_all_verbs() -> None:
 
 
 @pytest.mark.parametrize("verb", READ)
-def test_it_is_read(folder: Path, verb: str) -> None:
+def test_each_reading_verb_takes_a_survey(folder: Path, verb: str) -> None:
     ran = run(verb, "s.tape", *READ[verb])
     assert (ran.code, ran.err) == (0, "")
     assert ran.out
 
 
 @pytest.mark.parametrize("verb", REFUSE)
-def test_it_is_refused_with_what_to_do(folder: Path, verb: str) -> None:
+def test_other_verbs_reject_a_survey_with_advice(folder: Path, verb: str) -> None:
     before = sorted(folder.iterdir())
     ran = run(verb, "s.tape", *REFUSE[verb])
     assert ran.code not in (0, 3, 4)
@@ -98,7 +98,7 @@ def test_info_has_all_that_its_tapes_say(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--quick"], ["--markdown"]])
-def test_other_forms_of_info(folder: Path, options: list[str]) -> None:
+def test_info_counts_calls_of_a_survey_in_every_form(folder: Path, options: list[str]) -> None:
     ran = run("info", "s.tape", *options)
     assert (ran.code, ran.err) == (0, "")
     assert "6" in ran.out

@@ -36,7 +36,9 @@ READERS = {
 
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("suffix", READERS)
-def test_files(made: Path, suffix: str, leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_in_a_file_has_what_to_arrow_returns(
+    made: Path, suffix: str, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(table_rows, "_MOST_ROWS", 1)
     monkeypatch.setattr(table_rows, "_FEWEST_ROWS", 1)
     out = made.with_name(f"calls{suffix}")
@@ -133,7 +135,7 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, begin: str) -> None:
         assert "-3" in cells
 
 
-def test_a_table_of_two_commas(tmp_path: Path) -> None:
+def test_a_csv_file_keeps_commas_quotes_and_null(tmp_path: Path) -> None:
     """A csv is read back with what a record says, also null."""
     path = write_tape(
         tmp_path / "a.tape", [Recorded((torch.zeros(2, 3),), {'a,"b': torch.ones(1)})]

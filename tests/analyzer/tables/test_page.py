@@ -60,7 +60,9 @@ def p99_ms(durations: list[float]) -> float:
     return 1000 * (below + (at - int(at)) * (above - below))
 
 
-def test_slowest(space: dict[str, Any], known: dict[str, Any]) -> None:
+def test_the_slowest_calls_of_the_page_are_exact(
+    space: dict[str, Any], known: dict[str, Any]
+) -> None:
     for *key, calls, mean, p99 in space["slowest"]:
         durations = known["slowest"][tuple(key)]
         assert calls == len(durations)
@@ -70,7 +72,7 @@ def test_slowest(space: dict[str, Any], known: dict[str, Any]) -> None:
     assert [row[-1] for row in space["slowest"]] == pytest.approx(top, abs=2e-3)
 
 
-def test_shares(space: dict[str, Any], known: dict[str, Any]) -> None:
+def test_the_shares_on_the_page_add_up(space: dict[str, Any], known: dict[str, Any]) -> None:
     shares = space["shares"]
     assert sum(row[1] for row in shares) == 61
     assert sum(row[2] for row in shares) == pytest.approx(1, abs=0.01)
@@ -80,18 +82,20 @@ def test_shares(space: dict[str, Any], known: dict[str, Any]) -> None:
         assert calls - raised == len(known["calls"][name])
 
 
-def test_padding(space: dict[str, Any], known: dict[str, Any]) -> None:
+def test_the_padding_on_the_page_is_exact(space: dict[str, Any], known: dict[str, Any]) -> None:
     wasted = {b: 1 - known["tokens"][b] / known["padded"][b] for b in known["tokens"]}
     assert {row[0]: row[2] for row in space["padding"]} == pytest.approx(wasted, abs=1e-3)
     assert sum(row[1] for row in space["padding"]) == 61
 
 
-def test_largest(space: dict[str, Any]) -> None:
+def test_the_largest_arguments_come_first_on_the_page(space: dict[str, Any]) -> None:
     assert [row[0] for row in space["largest"]] == ["input_ids", "attention_mask"]
     assert space["largest"][0][2] == [3, 12]
 
 
-def test_hours(space: dict[str, Any], known: dict[str, Any]) -> None:
+def test_the_sizes_by_hour_on_the_page_are_exact(
+    space: dict[str, Any], known: dict[str, Any]
+) -> None:
     hours = space["over_time"]
     hours = hours[hours["size"] > 0]
     expected = [sizes for _, sizes in sorted(known["hours"].items())]

@@ -55,7 +55,7 @@ def made(tmp_path: Path) -> Path:
     return write_tape(tmp_path / "a.tape", calls, target=Model())
 
 
-def test_a_row_per_call(made: Path) -> None:
+def test_each_call_has_a_row(made: Path) -> None:
     with open_tape(made) as tape:
         table = tape.to_arrow().read_all()
         found = table.to_pylist()
@@ -100,7 +100,7 @@ def test_texts_and_messages_are_not_in_the_table(tmp_path: Path) -> None:
             assert SECRET not in str(table.to_pydict())
 
 
-def test_a_row_per_leaf(made: Path) -> None:
+def test_each_leaf_has_a_row(made: Path) -> None:
     with open_tape(made) as tape:
         found = rows(tape, leaves=True)
         assert [(row["number"], row["side"], row["path"], row["shape"]) for row in found[:3]] == [
@@ -113,7 +113,7 @@ def test_a_row_per_leaf(made: Path) -> None:
         assert len(found) == expected
 
 
-def test_ranges_and_outputs(tmp_path: Path) -> None:
+def test_rows_of_leaves_have_ranges_also_of_outputs(tmp_path: Path) -> None:
     model = Model()
     with record(model, tmp_path / "a.tape"):
         for n in (3, 5):
@@ -127,7 +127,7 @@ def test_ranges_and_outputs(tmp_path: Path) -> None:
     assert [r["max"] for r in found if r["path"] == "input_ids"] == [5, 9]
 
 
-def test_parts_and_several_recordings(made: Path) -> None:
+def test_rows_of_a_part_have_only_its_calls_and_arguments(made: Path) -> None:
     other = write_tape(made.with_name("b.tape"), [call(6, 2)], target=Model(), tape_id=b"b" * 16)
     with open_tape([made, other]) as tape:
         assert [row["number"] for row in rows(tape)] == [0, 1, 2, 3, 4, 0]
@@ -189,7 +189,7 @@ def test_columns_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.integration
-def test_ten_thousand_symbols(tmp_path: Path) -> None:
+def test_ten_thousand_symbols_make_no_ten_thousand_columns(tmp_path: Path) -> None:
     calls = [
         Recorded((), {"x": [torch.zeros(size * at) for at in range(1, 10_001)]}) for size in (2, 3)
     ]
@@ -207,7 +207,7 @@ def test_wide_ints_are_null(tmp_path: Path) -> None:
         assert [row["n"] for row in rows(tape)] == [1, None, None]
 
 
-def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
+def test_rows_of_a_tape_with_a_summary_come_from_its_records(tmp_path: Path) -> None:
     calls = [call(n, 3) for n in (2, 3, 4)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
     with open_tape(path) as tape:
@@ -244,7 +244,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> None:
+def test_a_broken_record_under_a_right_checksum_has_no_row(tmp_path: Path, name: str) -> None:
     """Its inputs are those of calls before it, which are whole."""
     change = dict(BROKEN[name])
     one, two, three = (new_call(number, shape=(2,)) for number in range(3))
@@ -281,7 +281,9 @@ def test_replicas_are_told_apart(leaves: bool, tmp_path: Path) -> None:
     assert {row["target"] for row in found} == {f"{__name__}:Model.forward"}
 
 
-def test_a_file_without_a_folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_bare_file_name_is_the_current_one(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(made.parent)
     with open_tape("a.tape") as tape:
         assert {(row["file"], row["folder"]) for row in rows(tape)} == {("a.tape", ".")}
@@ -297,13 +299,15 @@ def test_an_int_has_one_column_whatever_it_equals(tmp_path: Path) -> None:
     assert [row["n"] for row in found] == [3, 4, 6, 7]
 
 
-def test_without_pyarrow(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_what_to_install(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with open_tape(made) as tape, pytest.raises(UsageError, match=r"analyzer\[table\]"):
         tape.to_arrow()
 
 
-def test_an_empty_tape(tmp_path: Path) -> None:
+def test_an_empty_tape_has_no_rows(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", [], target=Model())) as tape:
         assert tape.to_arrow().read_all().num_rows == 0
         assert tape.to_arrow(leaves=True).read_all().column_names == [n for n, _, _ in LEAF_FIELDS]

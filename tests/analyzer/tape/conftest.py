@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.analyzer.tape.changes import calls
+from tests.analyzer.tape.recorded import calls
 from tests.analyzer.tapes import write_tape
 
 

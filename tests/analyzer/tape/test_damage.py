@@ -9,9 +9,10 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_schema.tar import BLOCK, member_header
-from tests.analyzer.tape.changes import calls, flip, member_list, patch, rename
-from tests.analyzer.tapes import Recorded, change_end, member, write_tape
-from tests.sections import deflated
+from tests.analyzer.tape.recorded import calls
+from tests.analyzer.tapes import Recorded, write_tape
+from tests.forging.changes import change_end, flip, member_list, patch, rename
+from tests.forging.sections import deflated, member
 
 
 def test_a_damaged_record_costs_its_call(tape_file: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_damaged_group_costs_its_calls(tmp_path: Path) -> None:
         assert "calls 2 to 4 are lost" in str(error)
 
 
-def test_a_damaged_group_of_an_unsealed_tape(tmp_path: Path) -> None:
+def test_a_damaged_group_of_an_unsealed_tape_loses_only_its_calls(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls(6), groups=[2, 3, 1], sealed=False)
     group = next(m for m in member_list(path) if m.name == "records/00000002.msgpack")
     flip(path, group.start + group.size - 30)
@@ -87,7 +88,7 @@ def test_a_broken_header_is_skipped(tape_file: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [10**9, 2**62])
-def test_a_size_beyond_the_file(tape_file: Path, size: int) -> None:
+def test_a_record_that_claims_more_than_the_file_is_lost(tape_file: Path, size: int) -> None:
     record = member_list(tape_file)[4]
     patch(tape_file, record.offset, member_header(record.name, size))
     with open_tape(tape_file) as tape:
@@ -111,13 +112,13 @@ def test_calls_cut_out_are_told_by_the_index(tape_file: Path) -> None:
         assert (end.member, end.path) == ("end.msgpack", str(tape_file))
     change_end(tape_file, lambda end: {})
     with open_tape(tape_file, scan=True) as tape:
-        told = [error.reason for error in tape.damage]
-        assert [text[: len("call 1 is lost")] for text in told] == [
+        reasons = [error.reason for error in tape.damage]
+        assert [text[: len("call 1 is lost")] for text in reasons] == [
             f"call {number} is lost" for number in (1, 2, 3)
         ]
 
 
-def test_a_record_of_another_tape(tmp_path: Path, tape_file: Path) -> None:
+def test_a_record_of_another_tape_is_damage(tmp_path: Path, tape_file: Path) -> None:
     other = write_tape(tmp_path / "other.tape", calls(4), tape_id=bytes(16), outputs=[None] * 4)
     mine, theirs = member_list(tape_file), member_list(other)
     data, foreign = tape_file.read_bytes(), other.read_bytes()
@@ -130,7 +131,7 @@ def test_a_record_of_another_tape(tmp_path: Path, tape_file: Path) -> None:
         assert "another tape" in str(error)
 
 
-def test_concatenated_tapes(tmp_path: Path, tape_file: Path) -> None:
+def test_of_concatenated_tapes_the_first_is_read(tmp_path: Path, tape_file: Path) -> None:
     other = write_tape(tmp_path / "other.tape", calls(2), tape_id=bytes(16))
     tape_file.write_bytes(tape_file.read_bytes() + other.read_bytes())
     with open_tape(tape_file) as tape:
@@ -138,7 +139,7 @@ def test_concatenated_tapes(tmp_path: Path, tape_file: Path) -> None:
         assert len(tape.damage) >= 2
 
 
-def test_a_number_twice(tmp_path: Path) -> None:
+def test_a_second_call_of_one_number_is_damage(tmp_path: Path) -> None:
     given = [Recorded(args=(1,), number=3), Recorded(args=(2,), number=3)]
     path = write_tape(tmp_path / "a.tape", given, sealed=False)
     with open_tape(path) as tape:
@@ -148,7 +149,7 @@ def test_a_number_twice(tmp_path: Path) -> None:
         assert error.member == "records/00000003.msgpack"
 
 
-def test_a_record_without_its_blob(tape_file: Path) -> None:
+def test_a_call_without_its_blob_is_lost(tape_file: Path) -> None:
     listed = member_list(tape_file)
     rename(tape_file, listed[3], "extra/thing")
     with open_tape(tape_file, verify=True) as tape:
@@ -158,7 +159,7 @@ def test_a_record_without_its_blob(tape_file: Path) -> None:
         assert "call 1" in str(error)
 
 
-def test_a_blob_without_its_record(tape_file: Path) -> None:
+def test_a_call_without_its_record_is_lost(tape_file: Path) -> None:
     listed = member_list(tape_file)
     rename(tape_file, listed[4], "extra/thing")
     with open_tape(tape_file) as tape:
@@ -188,7 +189,7 @@ def test_order_is_that_of_the_numbers(tmp_path: Path) -> None:
         assert tape[1].number == 1
 
 
-def test_a_damaged_trailer(tape_file: Path) -> None:
+def test_a_tape_with_a_damaged_end_counts_as_unsealed(tape_file: Path) -> None:
     end = member_list(tape_file)[-1]
     flip(tape_file, end.start + 20)
     with open_tape(tape_file) as tape:
@@ -198,7 +199,7 @@ def test_a_damaged_trailer(tape_file: Path) -> None:
         assert error.member == "end.msgpack"
 
 
-def test_junk_after_the_end(tape_file: Path) -> None:
+def test_junk_after_the_end_is_damage(tape_file: Path) -> None:
     size = tape_file.stat().st_size
     tape_file.write_bytes(tape_file.read_bytes() + b"junk" * 1000)
     with open_tape(tape_file) as tape:

@@ -27,7 +27,7 @@ class Takes(torch.nn.Module):
         return zeros(1)
 
 
-def test_which_arguments_a_call_may_lack() -> None:
+def test_a_call_may_lack_only_optional_arguments() -> None:
     signature = Signature.of(target_of(Takes()))
     found = [n for n in ("x", "extra", "more.0", "others", "mask") if signature.may_lack(n)]
     assert found == ["extra", "mask"]
@@ -44,7 +44,7 @@ GIVEN: dict[str, tuple[tuple[Any, ...], dict[str, Any], str | None]] = {
 
 
 @pytest.mark.parametrize(("args", "kwargs", "optional"), GIVEN.values(), ids=GIVEN)
-def test_advice(
+def test_remove_inputs_is_advised_only_for_optional_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], optional: str | None, tmp_path: Path
 ) -> None:
     model = Takes()

@@ -62,7 +62,9 @@ def numbers(tape: Tape) -> list[int]:
         ("3f9a01bc:..", [0, 1, 2, 3, 4]),
     ],
 )
-def test_some_calls(tape: Tape, given: Any, expected: list[int]) -> None:
+def test_only_keeps_the_calls_that_are_asked_for(
+    tape: Tape, given: Any, expected: list[int]
+) -> None:
     part = tape.only(calls=given)
     assert numbers(part) == expected
     assert [call.index for call in part.calls] == list(range(len(expected)))
@@ -96,7 +98,7 @@ def test_answers_are_those_of_the_calls(tape: Tape) -> None:
     assert not part.counters.complete
 
 
-def test_one_variant(tape: Tape) -> None:
+def test_only_keeps_a_variant_by_name_number_or_itself(tape: Tape) -> None:
     names = [variant.name for variant in tape.variants()]
     part = tape.only(variant=names[1])
     assert numbers(part) == [3, 4]
@@ -119,11 +121,11 @@ def test_a_variant_keeps_what_the_others_showed(tape: Tape) -> None:
     assert "elsewhere it was 3" in str(explained)
 
 
-def test_calls_of_one_variant(tape: Tape) -> None:
+def test_only_keeps_calls_of_one_variant(tape: Tape) -> None:
     assert numbers(tape.only(calls="2..3", variant=1)) == [3]
 
 
-def test_without_an_argument(tape: Tape) -> None:
+def test_only_merges_variants_without_an_argument(tape: Tape) -> None:
     counters = tape.counters
     part = tape.only(ignore=["mask"])
     assert part.counters is counters
@@ -134,7 +136,7 @@ def test_without_an_argument(tape: Tape) -> None:
         tape.only(ignore=["masc"])
 
 
-def test_parts_of_parts(tape: Tape) -> None:
+def test_only_selects_from_a_part(tape: Tape) -> None:
     part = tape.only(calls="1..4").only(variant=1, ignore=()).only(calls="4")
     assert numbers(part) == [4]
 

@@ -36,7 +36,7 @@ def sources(tape: Tape) -> list[Tape | Variant]:
 
 
 @pytest.mark.parametrize("name", ["infer_dynamic_shapes", "infer_arguments"])
-def test_one_signature_and_one_documentation(name: str) -> None:
+def test_tape_and_variant_share_signature_and_documentation(name: str) -> None:
     ours, theirs = getattr(Tape, name), getattr(Variant, name)
     assert inspect.signature(ours) == inspect.signature(theirs)
     assert ours.__doc__ is theirs.__doc__
@@ -46,23 +46,23 @@ def test_one_signature_and_one_documentation(name: str) -> None:
 def test_shapes_have_one_form(tape: Tape, dim: Any) -> None:
     kind = AUTO if dim == "auto" else DYNAMIC
     for source in sources(tape):
-        found = source.infer_dynamic_shapes(dim=dim)
-        assert found == {"x": {0: kind}, "mask": {0: kind, 1: kind}, "scale": None}
+        shapes = source.infer_dynamic_shapes(dim=dim)
+        assert shapes == {"x": {0: kind}, "mask": {0: kind, 1: kind}, "scale": None}
 
 
 def test_names_are_shared_by_what_is_equal(tape: Tape) -> None:
     for source in sources(tape):
-        found: Any = source.infer_dynamic_shapes(dim="names")
-        assert found == source.infer_dynamic_shapes(dim_names=True)
-        assert found["x"][0] == found["mask"][0]
-        assert found["mask"][1] not in (found["x"][0], None)
+        shapes: Any = source.infer_dynamic_shapes(dim="names")
+        assert shapes == source.infer_dynamic_shapes(dim_names=True)
+        assert shapes["x"][0] == shapes["mask"][0]
+        assert shapes["mask"][1] not in (shapes["x"][0], None)
 
 
 def test_names_can_be_given(tape: Tape) -> None:
     for source in sources(tape):
         for key in ("x", 0):
-            found: Any = source.infer_dynamic_shapes(dim_names={key: {0: "rows"}})
-            assert found["x"] == {0: "rows"}
+            shapes: Any = source.infer_dynamic_shapes(dim_names={key: {0: "rows"}})
+            assert shapes["x"] == {0: "rows"}
         with pytest.raises(UsageError, match="not an argument"):
             source.infer_dynamic_shapes(dim_names={"y": {0: "rows"}})
 
@@ -72,15 +72,15 @@ def test_batch_is_declared_in_one_way(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", calls, target=Model())) as tape:
         for source in sources(tape):
             for declared in ({"x"}, {0}, True):
-                found = source.infer_dynamic_shapes(declared, dim="dynamic")
-                assert found == ({0: DYNAMIC, 1: DYNAMIC},)
+                shapes = source.infer_dynamic_shapes(declared, dim="dynamic")
+                assert shapes == ({0: DYNAMIC, 1: DYNAMIC},)
 
 
 def test_arguments_have_one_form(tape: Tape) -> None:
     for source in sources(tape):
-        found = source.infer_arguments()
-        assert (len(found.args), set(found.kwargs)) == (1, {"mask", "scale"})
-        args, kwargs = found
+        arguments = source.infer_arguments()
+        assert (len(arguments.args), set(arguments.kwargs)) == (1, {"mask", "scale"})
+        args, kwargs = arguments
         assert torch.is_tensor(args[0])
         assert kwargs["scale"] == 3.0
         as_peer = source.infer_arguments(as_args_kwargs=False)
@@ -88,7 +88,7 @@ def test_arguments_have_one_form(tape: Tape) -> None:
         assert set(as_peer) == {"x", "mask", "scale"}
 
 
-def test_arguments_of_one_call(tape: Tape) -> None:
+def test_arguments_of_one_call_have_its_values(tape: Tape) -> None:
     for source in sources(tape):
         for index, rows in ((0, 2), (2, 4), (-1, 4)):
             assert torch.equal(
@@ -101,8 +101,12 @@ def test_arguments_of_one_call(tape: Tape) -> None:
 def test_arguments_of_the_callers_own_are_completed(tape: Tape) -> None:
     x, mask = torch.zeros(9, 4, dtype=torch.int64), torch.ones(9, 7)
     for source in sources(tape):
-        found: Any = source.infer_arguments({"x": x, "mask": mask}, as_args_kwargs=False)
-        assert (found["x"].shape, found["mask"].shape, found["scale"]) == ((9, 4), (9, 7), 3.0)
+        arguments: Any = source.infer_arguments({"x": x, "mask": mask}, as_args_kwargs=False)
+        assert (arguments["x"].shape, arguments["mask"].shape, arguments["scale"]) == (
+            (9, 4),
+            (9, 7),
+            3.0,
+        )
         with pytest.raises(TapeError):
             source.infer_arguments("x")  # type: ignore[call-overload]
 
@@ -116,8 +120,8 @@ def test_a_variant_refuses_arguments_that_are_not_its_own(tape: Tape) -> None:
 def test_tensors_are_made_on_a_device(tape: Tape) -> None:
     for source in sources(tape):
         for index in (None, 1):
-            found = source.infer_arguments(index, device="meta")
-            assert {found.args[0].device.type, found.kwargs["mask"].device.type} == {"meta"}
+            arguments = source.infer_arguments(index, device="meta")
+            assert {arguments.args[0].device.type, arguments.kwargs["mask"].device.type} == {"meta"}
 
 
 def test_a_kind_of_dimension_that_does_not_exist(tape: Tape) -> None:

@@ -88,7 +88,7 @@ def test_sizes_that_divide_calls_divide_no_answer(tmp_path: Path) -> None:
     assert len(tape.variants()) == 2
     assert tape.infer_dynamic_shapes() == ({0: D}, {0: D})
     args = tape.infer_arguments().args
-    assert [len(one) for one in args] == [2, 2]  # of a call: the model takes no 2 and 3
+    assert [len(argument) for argument in args] == [2, 2]  # of a call: the model takes no 2 and 3
     part = tape.only(variant=0)
     assert part.infer_arguments().args[1].shape[0] > 1
 
@@ -116,7 +116,7 @@ def test_a_prepared_cache_counts_as_missing(tmp_path: Path) -> None:
     assert first.layers[0].cumulative_length == 0
 
 
-def test_a_cache_that_has_only_some_of_its_tensors_yet(tmp_path: Path) -> None:
+def test_tensors_that_a_cache_has_not_yet_are_inferred_as_zeros(tmp_path: Path) -> None:
     caches = [OwnCache(length, length, is_static=True) for length in (0, 5, 6)]
     calls = [{"input_ids": t(2, n), "past_key_values": c} for n, c in zip((5, 1, 2), caches)]  # noqa: B905
     tape = tape_of(tmp_path, step, *calls, classes=[OwnCache, Layer])
@@ -145,7 +145,7 @@ def test_what_no_program_serves_is_said(calls: list[Any], words: str, tmp_path: 
         assert variant.name in str(caught.value)
 
 
-def test_every_container_in_the_form_that_export_takes(tmp_path: Path) -> None:
+def test_every_container_has_the_form_that_export_takes(tmp_path: Path) -> None:
     class Module(torch.nn.Module):
         def forward(self, p: Point, d: Any, o: Options, c: int) -> torch.Tensor:
             return p.x + p.y + d["k"] + o.bias
@@ -172,7 +172,7 @@ def test_calls_that_raised_are_left_out(tmp_path: Path) -> None:
     assert alone.infer_dynamic_shapes() == ({},)
 
 
-def test_without_a_signature(tmp_path: Path) -> None:
+def test_calls_without_a_signature_have_args_and_kwargs(tmp_path: Path) -> None:
     tape = tape_of(tmp_path, None, ((t(2), t(3)), {"k": t(1)}), ((t(4), t(3)), {"k": t(1)}))
     args, kwargs = tape.infer_arguments()
     assert [a.shape for a in args] == [(2,), (3,)]
@@ -191,7 +191,7 @@ def test_removed_inputs_stay_out(tmp_path: Path) -> None:
             tape_of(tmp_path, None, *calls).remove_inputs([name])
 
 
-def test_no_calls(tmp_path: Path) -> None:
+def test_a_tape_without_calls_has_no_shapes(tmp_path: Path) -> None:
     with pytest.raises(InferenceError, match=r"No inputs were captured\. Record"):
         tape_of(tmp_path, plain).infer_dynamic_shapes()
 

@@ -20,8 +20,10 @@ from calltape_recorder import record
 from calltape_schema.end import Coverage
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import ZEROS_AT_END
-from tests.analyzer.tape.changes import calls, flip, member_list, numbers
-from tests.analyzer.tapes import Recorded, member, target_of, write_tape
+from tests.analyzer.tape.recorded import calls, numbers
+from tests.analyzer.tapes import Recorded, target_of, write_tape
+from tests.forging.changes import flip, member_list
+from tests.forging.sections import member
 
 
 def test_a_call_reads_back(tape_file: Path) -> None:
@@ -51,7 +53,7 @@ def test_values_are_copies(tape_file: Path) -> None:
     assert tape_file.read_bytes() == before
 
 
-def test_indexing(tape_file: Path) -> None:
+def test_a_tape_is_indexed_like_a_list_and_searched_by_number(tape_file: Path) -> None:
     with open_tape(tape_file) as tape:
         assert tape[-1].number == 3
         assert [call.number for call in tape[1:3]] == [1, 2]
@@ -65,7 +67,7 @@ def test_indexing(tape_file: Path) -> None:
         assert caught.value.kind == "usage"
 
 
-def test_facts_of_the_tape(tmp_path: Path) -> None:
+def test_a_tape_has_the_facts_of_its_manifest_and_end(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     path = write_tape(
         tmp_path / "a.tape", calls(2), target=target_of(model), dropped={"queue full": 3}
@@ -80,7 +82,7 @@ def test_facts_of_the_tape(tmp_path: Path) -> None:
         assert tape.manifest is tape.manifests[0]
 
 
-def test_outputs_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_outputs_have_a_reason(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "a.tape",
         [
@@ -99,7 +101,7 @@ def test_outputs_that_are_not_there(tmp_path: Path) -> None:
             tape[0].tensor("outputs", 0)
 
 
-def test_unsealed(tmp_path: Path) -> None:
+def test_an_unsealed_tape_knows_only_the_calls_that_are_there(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls(3), sealed=False)
     with open_tape(path) as tape:
         assert not tape.sealed
@@ -148,7 +150,7 @@ def test_a_tape_that_grows_is_a_snapshot(tmp_path: Path) -> None:
     assert numbers(path) == [0, 1, 2]
 
 
-def test_closing(tape_file: Path) -> None:
+def test_a_closed_tape_reads_no_more(tape_file: Path) -> None:
     tape = open_tape(tape_file)
     call = tape[0]
     tape.close()
@@ -214,7 +216,7 @@ def test_one_of_several_cannot_be_read(folder: Path) -> None:
         assert error.path.endswith("c.tape")
 
 
-def test_tapes_of_different_models(tmp_path: Path) -> None:
+def test_tapes_of_different_models_are_not_opened_together(tmp_path: Path) -> None:
     write_tape(tmp_path / "a.tape", calls(1), target=torch.nn.Linear(1, 1))
     write_tape(tmp_path / "b.tape", calls(1), target=torch.nn.ReLU())
     with pytest.raises(TapeError) as caught:
@@ -255,7 +257,9 @@ def _newer(path: Path) -> None:
         (lambda path: (path.unlink(), os.mkfifo(path)), "not_a_tape"),
     ],
 )
-def test_no_tape(tape_file: Path, make: Callable[[Path], Any], kind: str) -> None:
+def test_a_file_that_is_no_tape_is_rejected_by_kind(
+    tape_file: Path, make: Callable[[Path], Any], kind: str
+) -> None:
     make(tape_file)
     with pytest.raises(TapeError) as caught:
         open_tape(tape_file)
@@ -267,7 +271,7 @@ def test_no_tape(tape_file: Path, make: Callable[[Path], Any], kind: str) -> Non
 
 
 @pytest.mark.parametrize("path", [[], "nothing/*.tape", "a\0b"])
-def test_no_path(path: Any) -> None:
+def test_a_path_without_files_is_not_found(path: Any) -> None:
     with pytest.raises(TapeError) as caught:
         open_tape(path)
     assert caught.value.kind == "not_found"

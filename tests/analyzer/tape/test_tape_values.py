@@ -38,7 +38,7 @@ def bits(tensor: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_dtype(tmp_path: Path, name: str) -> None:
+def test_tensors_of_every_dtype_keep_their_bits(tmp_path: Path, name: str) -> None:
     dtype = getattr(torch, name)
     patterns = torch.arange(48, dtype=torch.uint8) * 37 % (2 if name == "bool" else 251)
     patterns[4:8] = 255 if name != "bool" else 1  # a NaN with a payload, in floats of every width
@@ -51,7 +51,7 @@ def test_every_dtype(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*support is experimental")
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_dtype_empty_and_0d(tmp_path: Path, name: str) -> None:
+def test_empty_and_0d_tensors_of_every_dtype_are_read(tmp_path: Path, name: str) -> None:
     dtype = getattr(torch, name)
     empty = torch.empty(0, 3, dtype=dtype)
     scalar = torch.zeros(dtype.itemsize, dtype=torch.uint8).view(dtype)[0]
@@ -62,7 +62,7 @@ def test_every_dtype_empty_and_0d(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8, torch.qint32])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_quantized(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_quantized_tensors_keep_scale_and_zero_point(tmp_path: Path, dtype: torch.dtype) -> None:
     tensor = torch.quantize_per_tensor(torch.randn(3, 4), 0.25, 3, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -161,7 +161,7 @@ def test_one_tensor_twice_is_one_tensor(tmp_path: Path) -> None:
         assert tape[0].build("inputs", node, shared)[0][0] is one[0][0]
 
 
-def test_shapes_only(tmp_path: Path) -> None:
+def test_tensors_without_values_keep_shape_and_strides(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     got, expanded = read_back(tmp_path, x, torch.ones(3, 1).expand(3, 9), values="none")
     assert got.is_meta
@@ -182,7 +182,7 @@ def test_sparse_is_a_placeholder(tmp_path: Path) -> None:
     assert "float32" in got.type_name
 
 
-def test_a_dtype_of_another_torch(tmp_path: Path) -> None:
+def test_a_tensor_of_an_unknown_dtype_is_a_placeholder(tmp_path: Path) -> None:
     leaf = Leaf(dtype="float32", shape=(2,), key="x")
     got = tensor_of(leaf.model_copy(update={"dtype": "float1024"}), bytearray(8))
     assert isinstance(got, Placeholder)

@@ -29,7 +29,7 @@ def withheld(tmp_path: Path, *calls: Any, values: Any = "none") -> Tape:
     return tape_of(tmp_path, calls, Reader(), values=values)
 
 
-def test_it_is_shown_as_what_it_was(tmp_path: Path) -> None:
+def test_an_omitted_value_is_shown_as_what_it_was(tmp_path: Path) -> None:
     values = {"*": "none", "prompt": "none"}
     (call,) = withheld(tmp_path, given(zeros(2), ["x" * 17, b"xyz", 5, 0.5, 1j]), values=values)
     inside = (
@@ -131,7 +131,7 @@ def test_a_reader_that_does_not_know_of_it_reads_it(tmp_path: Path) -> None:
         ({"of": "list", "length": 0}, "of"),
     ],
 )
-def test_lengths_that_are_none(node: dict[str, Any], why: str) -> None:
+def test_wrong_lengths_of_omitted_texts_are_rejected(node: dict[str, Any], why: str) -> None:
     opaque = {"kind": "opaque", "type": "builtins:str", "reason": "policy", **node}
     with pytest.raises(TapeError, match=why):
         encode_structure({"root": opaque, "leaves": 0, "scalars": 1})

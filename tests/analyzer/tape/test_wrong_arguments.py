@@ -64,17 +64,17 @@ def test_a_target_takes_a_tape_or_a_variant() -> None:
 
 
 @pytest.mark.parametrize("path", [3, None, b"a.tape", ["a.tape", 3]])
-def test_what_is_no_path(path: Any) -> None:
+def test_what_is_no_path_is_rejected(path: Any) -> None:
     with pytest.raises(UsageError, match="a path is text, not"):
         open_tape(path)
 
 
-def test_what_is_no_model(tape: Tape) -> None:
+def test_what_is_no_model_is_rejected(tape: Tape) -> None:
     with pytest.raises(UsageError, match=r"NoneType is neither a torch.nn.Module nor a function"):
         export(tape, None)  # type: ignore[arg-type]  # pyright: ignore
 
 
-def test_a_batch_of_no_argument(tape: Tape) -> None:
+def test_a_batch_of_what_is_no_argument_is_rejected(tape: Tape) -> None:
     for source in (tape, tape.variants()[0]):
         with pytest.raises(
             UsageError, match=r"'xx', which is not an argument. Name one of mask, x"

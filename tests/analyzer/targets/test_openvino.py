@@ -11,7 +11,7 @@ from calltape_analyzer.targets.engines import as_text, openvino_shapes, partial_
 from tests.analyzer.targets.conftest import VariantsOf
 
 
-def test_shapes_and_text(decoder: Variant) -> None:
+def test_partial_shapes_are_bounded_by_recorded_sizes(decoder: Variant) -> None:
     shapes = partial_shapes(decoder)
     assert shapes == {
         "ids": [(1, 3), (1, 5)],

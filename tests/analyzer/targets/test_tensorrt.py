@@ -36,7 +36,7 @@ def test_extremes_keep_what_always_held(profile: OptimizationProfile) -> None:
     assert (inputs["mask"].min, inputs["mask"].max) == ((1, 3), (3, 15))
 
 
-def test_flags(profile: OptimizationProfile) -> None:
+def test_a_profile_writes_flags_for_trtexec_and_polygraphy(profile: OptimizationProfile) -> None:
     assert profile.trtexec_flags() == [
         "--minShapes=ids:1x1,past:1x2x4,mask:1x3",
         "--optShapes=ids:2x1,past:2x7x4,mask:2x8",
@@ -53,7 +53,7 @@ def test_flags(profile: OptimizationProfile) -> None:
     assert profile.calls == 7
 
 
-def test_several_profiles(profile: OptimizationProfile) -> None:
+def test_several_profiles_are_numbered(profile: OptimizationProfile) -> None:
     flags = trtexec_flags([profile, profile])
     assert flags[0] == "--profile=0"
     assert flags[4] == "--profile=1"
@@ -71,7 +71,7 @@ def test_constants_need_no_range(variants_of: VariantsOf) -> None:
     assert profile.trtexec_flags() == profile.polygraphy_flags() == []
 
 
-def test_empty_tensors(variants_of: VariantsOf) -> None:
+def test_a_profile_notes_or_skips_empty_tensors(variants_of: VariantsOf) -> None:
     sizes = [(2, 5, 0), (2, 5, 0), (3, 2, 4), (4, 3, 6)]
     variants = variants_of(Decoder(), [decoder_call(*given) for given in sizes])
     variant = next(v for v in variants if any(0 in row.shapes[1] for row in v.facts.rows))
@@ -85,14 +85,14 @@ def test_empty_tensors(variants_of: VariantsOf) -> None:
     assert any("2 calls with an empty tensor" in note for note in without.notes)
 
 
-def test_equally_common_sizes(variants_of: VariantsOf) -> None:
+def test_of_equally_common_sizes_the_middle_is_optimal(variants_of: VariantsOf) -> None:
     sizes = [(2, 5, 0), (2, 1, 5), (2, 1, 9), (2, 1, 7), (3, 4, 0)]
     variants = variants_of(Decoder(), [decoder_call(*given) for given in sizes])
     opts = [optimization_profile(v).inputs["past"].opt for v in variants if len(v) > 2]
     assert opts == [(2, 7, 4)], "the middle of those that are not empty"
 
 
-def test_nothing_but_empty_tensors(variants_of: VariantsOf) -> None:
+def test_a_profile_needs_a_call_without_empty_tensors(variants_of: VariantsOf) -> None:
     calls = [((torch.ones(n, 0),), {}) for n in (3, 5)]
     (variant,) = variants_of(torch.nn.ReLU(), calls)
     with pytest.raises(TapeError, match="every call"):

@@ -42,7 +42,7 @@ def test_a_collection_makes_an_export_dynamic(decoder: Variant) -> None:
     check(program, Decoder(), *decoder_call(5, 8, 11))
 
 
-def test_a_collection_over_nested_arguments_and_an_int(variants_of: VariantsOf) -> None:
+def test_a_shapes_collection_exports_nested_arguments_and_an_int(variants_of: VariantsOf) -> None:
     model = Nested()
     (variant,) = variants_of(model, nested_calls())
     shapes, args, kwargs = shapes_collection(variant)
@@ -67,7 +67,7 @@ def test_additional_inputs_make_an_export_dynamic(decoder: Variant) -> None:
     check(program, Decoder(), *decoder_call(5, 8, 11))
 
 
-def test_additional_inputs_over_nested_arguments_and_an_int(variants_of: VariantsOf) -> None:
+def test_additional_inputs_export_nested_arguments_and_an_int(variants_of: VariantsOf) -> None:
     model = Nested()
     (variant,) = variants_of(model, nested_calls())
     args, kwargs = variant.infer_arguments()

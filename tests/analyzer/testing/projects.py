@@ -51,9 +51,9 @@ def test_house(tape):
 def entry_point() -> str:
     """The declaration of the plugin, as installers write it down."""
     text = (ROOT / "analyzer/pyproject.toml").read_text()
-    found = re.search(r'^\[project\.entry-points\.pytest11\]\n(\w+) = "([\w.:]+)"$', text, re.M)
-    assert found is not None
-    return f"[pytest11]\n{found[1]} = {found[2]}\n"
+    match = re.search(r'^\[project\.entry-points\.pytest11\]\n(\w+) = "([\w.:]+)"$', text, re.M)
+    assert match is not None
+    return f"[pytest11]\n{match[1]} = {match[2]}\n"
 
 
 class Ran:

@@ -33,19 +33,19 @@ def test_a_made_tape_reads_like_a_recorded_one(tmp_path: Path) -> None:
         call(torch.ones(13, 3)).raises(ValueError("13 is unlucky")),
     ]
     path = write_tape(tmp_path / "made.tape", calls, model)
-    with open_tape(path) as made, open_tape(tmp_path / "recorded.tape") as recorded:
-        assert made.verify() == []
-        assert made.signature == recorded.signature
-        assert made.target.type == recorded.target.type
-        for one, other in zip(made.calls, recorded.calls, strict=True):
+    with open_tape(path) as tape, open_tape(tmp_path / "recorded.tape") as recorded:
+        assert tape.verify() == []
+        assert tape.signature == recorded.signature
+        assert tape.target.type == recorded.target.type
+        for one, other in zip(tape.calls, recorded.calls, strict=True):
             assert one.record.inputs.structure == other.record.inputs.structure
             assert one.record.error == other.record.error
             if one.record.outputs is not None:
                 assert one.record.outputs.structure == other.record.outputs.structure
-        ours, theirs = ([v.infer_dynamic_shapes() for v in t.variants()] for t in (made, recorded))
+        ours, theirs = ([v.infer_dynamic_shapes() for v in t.variants()] for t in (tape, recorded))
         assert str(ours) == str(theirs)
-        assert made.calls[0].duration == 0.5
-        assert replay(made, model).reproduced == 3
+        assert tape.calls[0].duration == 0.5
+        assert replay(tape, model).reproduced == 3
 
 
 def test_tensors_lie_in_memory_as_recorded_ones(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_tensors_lie_in_memory_as_recorded_ones(tmp_path: Path) -> None:
     with record(model, tmp_path / "recorded.tape"):
         model(*parts)
     path = write_tape(tmp_path / "made.tape", [call(*parts)], model)
-    with open_tape(path) as made, open_tape(tmp_path / "recorded.tape") as recorded:
-        assert made[0].record.inputs.facts() == recorded[0].record.inputs.facts()
-        one, other, *_ = made[0].inputs.args
+    with open_tape(path) as tape, open_tape(tmp_path / "recorded.tape") as recorded:
+        assert tape[0].record.inputs.facts() == recorded[0].record.inputs.facts()
+        one, other, *_ = tape[0].inputs.args
         other[0] = 9.0
         assert one.tolist() == [0.0, 1.0, 9.0, 3.0]
 
@@ -79,7 +79,7 @@ def test_a_made_tape_has_what_it_is_given(tmp_path: Path) -> None:
         assert tape.calls[0].inputs.args[0].device.type == "meta"
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_a_tape_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     write_tape(tmp_path / "a.tape", [])
     with pytest.raises(TapeError, match="there already"):
         write_tape(tmp_path / "a.tape", [])
@@ -90,7 +90,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     assert not (tmp_path / "b.tape").exists()
 
 
-def test_a_function_and_a_method(tmp_path: Path) -> None:
+def test_tapes_of_a_function_and_a_method_replay(tmp_path: Path) -> None:
     def double(x: torch.Tensor, times: int = 2) -> torch.Tensor:
         return x * times
 

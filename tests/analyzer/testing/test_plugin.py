@@ -68,9 +68,9 @@ def test_a_run_elsewhere_names_a_command_that_works_there(project: Project) -> N
         cwd=project.folder / "tests", env=project.environment, capture_output=True, text=True,
         check=False, timeout=240,
     )  # fmt: skip
-    found = re.search(r"to see it again: python -m pytest '(\S+?)::", done.stdout)
-    assert found is not None, done.stdout
-    assert found[1] == "test_house.py"
+    match = re.search(r"to see it again: python -m pytest '(\S+?)::", done.stdout)
+    assert match is not None, done.stdout
+    assert match[1] == "test_house.py"
 
 
 def changed_at_last(project: Project) -> None:
@@ -293,7 +293,7 @@ def test_collecting_imports_no_torch(project: Project) -> None:
     assert len(ran.outcomes) == 5
 
 
-def test_a_tape_of_shapes_and_a_class_of_theirs(project: Project) -> None:
+def test_a_tape_of_shapes_fails_for_other_shapes_and_is_not_updated(project: Project) -> None:
     x = torch.ones(2, 3)
     shapes = project.folder / "tests/shapes.tape"
     write_tape(shapes, [call(x).returns({"y": x, "n": 2})], values="none")

@@ -82,7 +82,7 @@ def test_positions_beyond_the_signature_stay_positions(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", calls, target=OfOne())) as tape:
         (variant,) = tape.variants()
         args, kwargs = variant.infer_arguments()
-    assert [type(one) for one in args] == [list, torch.Tensor, torch.Tensor]
+    assert [type(argument) for argument in args] == [list, torch.Tensor, torch.Tensor]
     assert kwargs == {}
 
 

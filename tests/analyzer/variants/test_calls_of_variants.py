@@ -8,7 +8,7 @@ import pytest
 
 from calltape_analyzer import InferenceError, Tape, open_tape
 from tests.analyzer.observed import Given, Optional, given, tape_of, zeros
-from tests.analyzer.tape.changes import flip, member_list
+from tests.forging.changes import flip, member_list
 
 CALLS = [given(zeros(n, 3)) for n in (2, 4)] + [given(zeros(n, 3), zeros(n)) for n in (3, 5, 6)]
 

@@ -36,7 +36,7 @@ def written(path: Path, arguments: list[dict[str, Any]]) -> Path:
     return write_tape(path, arguments, target=Sums())
 
 
-def test_they_are_one_variant(tmp_path: Path) -> None:
+def test_calls_with_keys_that_are_data_are_one_variant(tmp_path: Path) -> None:
     with open_tape(written(tmp_path / "a.tape", calls(40))) as tape:
         (variant,) = tape.variants()
         assert len(variant) == 40
@@ -47,7 +47,7 @@ def test_they_are_one_variant(tmp_path: Path) -> None:
         assert variant.infer_dynamic_shapes()["batch"] is None
 
 
-def test_so_they_are_in_a_survey(tmp_path: Path) -> None:
+def test_calls_with_keys_that_are_data_are_one_variant_in_a_survey(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tape", calls(40))
     survey(path).write(tmp_path / "a.survey")
     with open_tape(tmp_path / "a.survey") as tape:
@@ -79,9 +79,9 @@ def test_a_part_is_laid_out_as_the_whole(tmp_path: Path) -> None:
 def test_no_command_prints_an_id(tmp_path: Path, verb: str) -> None:
     path = written(tmp_path / "a.tape", calls(40))
     words = [verb, str(path), *(["batch"] if verb == "explain" else [])]
-    found = run(*words)
-    assert found.code == 0
-    assert not [name for name in ids(40) if name in found.out]
+    result = run(*words)
+    assert result.code == 0
+    assert not [name for name in ids(40) if name in result.out]
 
 
 def test_an_export_is_refused_for_this_reason(tmp_path: Path) -> None:

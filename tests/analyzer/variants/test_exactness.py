@@ -41,10 +41,10 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Tape:
 @pytest.mark.integration
 def test_every_call_is_counted_and_within_the_ranges(crowded: Tape) -> None:
     (variant,) = crowded.variants()
-    found = variant.findings
-    assert (len(variant), found.calls, len(variant.calls)) == (MANY, MANY, MANY)
-    assert [(d.min, d.max) for d in found.tensors[0].dimensions] == [(1, 31), (4, 600)]
-    assert sum(size.calls for size in found.symbols[0].sizes) == MANY
+    findings = variant.findings
+    assert (len(variant), findings.calls, len(variant.calls)) == (MANY, MANY, MANY)
+    assert [(d.min, d.max) for d in findings.tensors[0].dimensions] == [(1, 31), (4, 600)]
+    assert sum(size.calls for size in findings.symbols[0].sizes) == MANY
 
 
 def test_targets_take_every_call(crowded: Tape) -> None:
@@ -71,11 +71,11 @@ def test_what_was_broadcast_once_is_a_variant(tmp_path: Path) -> None:
 def test_a_difference_is_not_one_of_samples(crowded: Tape, tmp_path: Path) -> None:
     calls: list[Any] = [{"x": empty(9, 9), "y": empty(18)}] * 3
     calls.append({"x": empty(9, 601), "y": empty(610)})
-    found = diff(crowded, open_tape(write_tape(tmp_path / "a.tape", calls)))
-    assert [(c.kind, c.where, c.text) for c in found.appeared if c.kind == "size"] == [
+    difference = diff(crowded, open_tape(write_tape(tmp_path / "a.tape", calls)))
+    assert [(c.kind, c.where, c.text) for c in difference.appeared if c.kind == "size"] == [
         ("size", "x[1]", "now 601; 4..600 before, in main")
     ]
-    assert found.notes == ()
+    assert difference.notes == ()
 
 
 def test_text_that_varies_makes_no_variants(tmp_path: Path) -> None:
@@ -107,7 +107,9 @@ def test_text_that_varies_makes_no_variants(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_what_a_switch_is(tmp_path: Path, modes: list[Any], variants: int) -> None:
+def test_few_texts_that_repeat_are_a_switch(
+    tmp_path: Path, modes: list[Any], variants: int
+) -> None:
     calls = [given(zeros(2), other=mode) for mode in modes]
     random.Random(3).shuffle(calls)
     found = tape_of(tmp_path, calls, Optional()).variants()
@@ -115,11 +117,11 @@ def test_what_a_switch_is(tmp_path: Path, modes: list[Any], variants: int) -> No
     assert sum(map(len, found)) == len(modes)
 
 
-def test_two_texts_that_are_switches_each_and_not_together(tmp_path: Path) -> None:
+def test_of_two_texts_only_one_is_a_switch_if_both_would_be_too_many(tmp_path: Path) -> None:
     calls = [given(zeros(2), mode=f"m{n}", last=f"l{m}") for n in range(8) for m in range(8)]
-    found = tape_of(tmp_path, calls, Optional()).variants()
-    assert len(found) == 8
-    assert {tuple(v.findings.varying) for v in found} in ({("last",)}, {("mode",)})
+    variants = tape_of(tmp_path, calls, Optional()).variants()
+    assert len(variants) == 8
+    assert {tuple(v.findings.varying) for v in variants} in ({("last",)}, {("mode",)})
 
 
 def test_private_text_is_nowhere_but_in_the_data(
@@ -198,9 +200,9 @@ def test_what_varied_in_any_variant_is_dynamic_in_one_program_of_all(
         return
     assert findings.calls == len(tape)
     dynamic = {
-        (tensor.argument, tensor.path, one.axis): one.dynamic
+        (tensor.argument, tensor.path, dimension.axis): dimension.dynamic
         for tensor in findings.tensors
-        for one in tensor.dimensions
+        for dimension in tensor.dimensions
     }
     seen: dict[Any, set[int]] = defaultdict(set)
     for variant in variants:

@@ -45,19 +45,19 @@ def test_names_in_a_row() -> None:
     assert variant_names(NAMES) == variant_names(NAMES, 3) == "; ".join(NAMES)
 
 
-def test_explanations(tape: Tape) -> None:
+def test_explanations_name_variants_in_words(tape: Tape) -> None:
     (note,) = tape.explain("a").notes
     assert note.endswith("in 4 calls: no a, b present; no a, no b")
 
 
-def test_a_variant_that_is_not_there(tape: Tape) -> None:
+def test_an_unknown_variant_is_rejected_with_the_names_there_are(tape: Tape) -> None:
     with pytest.raises(UsageError) as refused:
         tape.only(variant="decode")
     assert "There are: a present, no b; no a, b present; no a, no b." in str(refused.value)
 
 
 @pytest.mark.integration
-def test_replay_and_export(tape: Tape) -> None:
+def test_replay_and_export_name_variants_in_words(tape: Tape) -> None:
     counts = "(a present, no b: 2; no a, b present: 2; no a, no b: 2)"
     programs = export(tape, Model().eval(), options=ExportOptions(merge="never"))
     assert repr(programs) == "<Programs a present, no b; no a, b present; no a, no b>"
@@ -65,8 +65,8 @@ def test_replay_and_export(tape: Tape) -> None:
     assert counts in replay(tape, programs).summary
 
 
-def test_a_diagnosis(tape: Tape) -> None:
-    found = diagnose(tape.only(calls="0..2"))
+def test_a_diagnosis_names_variants_in_words(tape: Tape) -> None:
+    diagnosed = diagnose(tape.only(calls="0..2"))
     assert any(
-        "for 3 variants: a present, no b; no a, b present;" in str(s) for s in found.symptoms
+        "for 3 variants: a present, no b; no a, b present;" in str(s) for s in diagnosed.symptoms
     )

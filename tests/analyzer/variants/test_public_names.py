@@ -69,8 +69,8 @@ def written(folder: Path, given: list[dict[str, Any]]) -> Path:
 def test_what_was_passed_is_in_no_public_text(tmp_path: Path, what: str) -> None:
     path = written(tmp_path, PRIVATE[what])
     with open_tape(path) as tape:
-        names = [one.name for one in tape.variants()]
-        public = [one.public_name for one in tape.variants()]
+        names = [variant.name for variant in tape.variants()]
+        public = [variant.public_name for variant in tape.variants()]
         table = tape.to_arrow().read_all()
         texts = [*public, tape_summary(tape), str(table.column("variant").to_pylist())]
         if "key" not in what:  # docs/tables.md: they name columns
@@ -90,7 +90,7 @@ def test_a_key_with_brackets_is_no_axis(tmp_path: Path) -> None:
     ]
     with open_tape(write_tape(tmp_path / "t.tape", calls, target=Model())) as tape:
         assert tape.variants()[0].name == f"users.u[{PHONE}][0] > 1"
-        assert [one.public_name for one in tape.variants()] == ["variant 0", "variant 1"]
+        assert [variant.public_name for variant in tape.variants()] == ["variant 0", "variant 1"]
         assert str(PHONE) not in tape_summary(tape)
 
 
@@ -98,8 +98,8 @@ def test_a_key_with_brackets_is_no_axis(tmp_path: Path) -> None:
 def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
     given, expected = PUBLIC[what]
     with open_tape(written(tmp_path, given)) as tape:
-        assert [one.public_name for one in tape.variants()] == expected
-        assert [one.name for one in tape.variants()] == expected
+        assert [variant.public_name for variant in tape.variants()] == expected
+        assert [variant.name for variant in tape.variants()] == expected
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,9 @@ def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
         ({"users": {"größe12345": 0}}, "users.?"),
     ],
 )  # fmt: skip
-def test_keys_in_paths(tmp_path: Path, argument: dict[str, Any], shown: str) -> None:
+def test_keys_are_written_into_paths_unambiguously(
+    tmp_path: Path, argument: dict[str, Any], shown: str
+) -> None:
     given = torch.utils._pytree.tree_map(lambda _: t(2), argument)
     calls = [Recorded((t(2),), given)]
     with open_tape(write_tape(tmp_path / "t.tape", calls, target=Model())) as tape:

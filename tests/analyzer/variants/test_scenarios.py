@@ -20,34 +20,34 @@ def example(name: str, *args: Any) -> Any:
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](*args)
 
 
-def test_two_tensors() -> None:
+def test_a_broadcast_dimension_stays_static() -> None:
     same, broadcast = example("two_tensors")
     assert same.num_obs() == broadcast.num_obs() == 3
     assert same.infer_dynamic_shapes() == ({0: D, 1: D}, {0: D, 1: D})
     assert broadcast.infer_dynamic_shapes() == ({0: D, 1: D}, {1: D})
 
 
-def test_keyword_labels(tmp_path: Path) -> None:
+def test_keyword_arguments_are_inferred_by_name(tmp_path: Path) -> None:
     shapes, logits = example("keyword_labels", tmp_path / "a.tape")
     assert shapes == {"x": {0: D}, "labels": {0: D}}
     assert logits.shape == (11, 3)
 
 
-def test_optional_mask() -> None:
+def test_a_mask_that_was_missing_is_inferred_as_empty() -> None:
     arguments, shapes = example("optional_mask")
     assert shapes == {"x": {0: D}, "mask": {0: D}}
     assert arguments["mask"].shape == (0, 10)
 
 
 @pytest.mark.integration
-def test_llm_cache() -> None:
+def test_a_cache_of_a_language_model_has_batch_and_length() -> None:
     pytest.importorskip("transformers")
     shapes = example("llm_cache")
     assert shapes == {"input_ids": {0: D, 1: D}, "past_key_values": [{0: D, 2: D}] * 4}
 
 
 @pytest.mark.integration
-def test_multimodal() -> None:
+def test_an_image_that_was_missing_is_inferred_as_empty() -> None:
     pytest.importorskip("transformers")
     shapes, arguments = example("multimodal")
     assert arguments["pixel_values"].shape == (0, 3, 224, 224)
@@ -60,14 +60,14 @@ def test_multimodal() -> None:
 
 
 @pytest.mark.integration
-def test_named_dimensions(tmp_path: Path) -> None:
+def test_dimensions_are_named_in_an_onnx_model(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     program = example("named_dimensions", tmp_path / "a.tape")
     assert [tuple(given.shape) for given in program.model.graph.inputs] == [("batch_size", 8)] * 3
 
 
 @pytest.mark.integration
-def test_dynamic_axes(tmp_path: Path) -> None:
+def test_dynamic_axes_are_named_by_argument(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     found = example("dynamic_axes", tmp_path)
     assert found["linear"] == {"input": {0: "input_dim_0"}, "output": {0: "input_dim_0"}}
@@ -82,7 +82,7 @@ class Plain(torch.nn.Module):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("by_keyword", [False, True])
-def test_onnx_at_sizes_never_recorded(by_keyword: bool, tmp_path: Path) -> None:
+def test_an_onnx_model_is_right_at_sizes_never_recorded(by_keyword: bool, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
     model, path = Plain().eval(), str(tmp_path / "m.onnx")
@@ -103,7 +103,7 @@ def test_onnx_at_sizes_never_recorded(by_keyword: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_check_discrepancies_of_every_model_form(tmp_path: Path) -> None:
+def test_every_form_of_a_model_has_no_discrepancies(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     model, observer = Plain().eval(), InputObserver()
@@ -130,7 +130,9 @@ def test_check_discrepancies_of_every_model_form(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("at_export", ["ours", "executorch", "exporters"])
-def test_generate_of_a_llama(at_export: str, tmp_path: Path, registrations: Any) -> None:
+def test_a_llama_that_generates_is_exported_with_its_cache(
+    at_export: str, tmp_path: Path, registrations: Any
+) -> None:
     """Prefill with a prepared cache, decoding, and a second turn; exported with the caches that
     were recorded, every call gives what was recorded."""
     transformers = pytest.importorskip("transformers")
@@ -167,7 +169,9 @@ def test_generate_of_a_llama(at_export: str, tmp_path: Path, registrations: Any)
 
 @pytest.mark.integration
 @pytest.mark.parametrize("active", ["none", "ours"])
-def test_generate_with_a_static_cache(active: str, tmp_path: Path, registrations: Any) -> None:
+def test_a_llama_that_generates_with_a_static_cache_is_inferred(
+    active: str, tmp_path: Path, registrations: Any
+) -> None:
     """The prefill's layers have their counter only; their keys and values count as missing."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
@@ -192,7 +196,7 @@ def test_generate_with_a_static_cache(active: str, tmp_path: Path, registrations
 
 
 @pytest.mark.integration
-def test_encoder_decoder_cache() -> None:
+def test_the_cache_of_an_encoder_decoder_is_inferred() -> None:
     transformers = pytest.importorskip("transformers")
 
     class Model(torch.nn.Module):

@@ -79,7 +79,7 @@ def test_broadcasting_on_two_axes_splits_twice(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_no_split_where_nothing_broadcasts(tmp_path: Path, calls: list[Given]) -> None:
+def test_calls_are_not_split_where_nothing_broadcasts(tmp_path: Path, calls: list[Given]) -> None:
     (split,) = splits(tmp_path, *calls)
     assert split.conditions == ()
 
@@ -99,7 +99,7 @@ def test_a_decode_step_of_one_token_is_explained_by_a_sum(tmp_path: Path) -> Non
     assert split.conditions == ()
 
 
-def test_without_that_sum_it_is_broadcasting(tmp_path: Path) -> None:
+def test_a_step_of_one_token_without_a_sum_is_broadcasting(tmp_path: Path) -> None:
     calls = [pair((2, new), (2, past + new)) for new, past in ((5, 0), (1, 5), (1, 6), (4, 0))]
     assert len(splits(tmp_path, *calls)) == 2
 

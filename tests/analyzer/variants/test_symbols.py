@@ -74,7 +74,7 @@ def test_columns_are_dimensions_then_ints() -> None:
     ],
     ids=repr,
 )
-def test_relations(
+def test_a_relation_is_found_only_if_it_always_held(
     vectors: dict[str, list[int]], expected: tuple[dict[str, int], int] | None
 ) -> None:
     assert relation("y", **vectors) == expected

@@ -27,11 +27,11 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_repl_shows_what_the_command_prints(path: Path) -> None:
     with open_tape(path) as tape:
-        found = tape.variants()
-        assert len(found) == 3
-        assert f"{found!r}\n" == run("variants", path).out
-        assert str(found) == repr(found)
-        assert repr(found[1:]) in repr(found)
+        variants = tape.variants()
+        assert len(variants) == 3
+        assert f"{variants!r}\n" == run("variants", path).out
+        assert str(variants) == repr(variants)
+        assert repr(variants[1:]) in repr(variants)
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -47,36 +47,38 @@ def test_a_repl_fits_the_terminal_as_the_command_does(
     assert f"{shown}\n" == re.sub(r"\x1b\[\d*m", "", run("variants", path).out)
 
 
-def test_it_is_a_list(path: Path) -> None:
+def test_variants_are_a_list(path: Path) -> None:
     with open_tape(path) as tape:
-        found = tape.variants()
-        assert isinstance(found, list)
-        assert isinstance(found[0], Variant)
-        assert isinstance(found[:2], VariantList)
-        assert [one.name for one in found[:2]] == [one.name for one in found][:2]
+        variants = tape.variants()
+        assert isinstance(variants, list)
+        assert isinstance(variants[0], Variant)
+        assert isinstance(variants[:2], VariantList)
+        assert [variant.name for variant in variants[:2]] == [variant.name for variant in variants][
+            :2
+        ]
         assert isinstance(tape.only(variant=0).variants(), VariantList)
-        assert repr(found[:0]) == "[]"
+        assert repr(variants[:0]) == "[]"
 
 
 def test_a_notebook_shows_the_same_rows(path: Path) -> None:
     with open_tape(path) as tape:
-        found = tape.variants()
-        shown = found._repr_html_()
+        variants = tape.variants()
+        shown = variants._repr_html_()
         assert shown is not None
         cells = set(map(unescape, re.findall(r"<t[dh]>(.*?)</t[dh]>", shown)))
-        for one in found:
-            table = table_of(one)
+        for variant in variants:
+            table = table_of(variant)
             assert f"<strong>{table.name}: {table.calls}</strong>" in unescape(shown)
             assert {cell for row in (*table.arguments, *table.symbols) for cell in row} - {
                 ""
             } <= cells
-            assert one._repr_html_() in shown
+            assert variant._repr_html_() in shown
 
 
 def test_the_page_of_the_viewer_gets_the_same_rows(path: Path) -> None:
     with open_tape(path) as tape:
-        for one in tape.variants():
-            table = table_of(one)
+        for variant in tape.variants():
+            table = table_of(variant)
             tables = {tuple(given["head"]): given["rows"] for given in table.document()["tables"]}
             assert tables[("argument", "dtype", "shape or value")] == table.arguments
             assert tables.get(("symbol", "sizes", "always"), ()) == table.symbols
@@ -85,10 +87,10 @@ def test_the_page_of_the_viewer_gets_the_same_rows(path: Path) -> None:
 def test_of_many_the_first_are_shown(tmp_path: Path) -> None:
     calls = [Recorded((torch.zeros([1] * rank),)) for rank in range(23)]
     with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
-        found = tape.variants()
-        assert len(found) == 23
-        assert repr(found).endswith("\n\nand 3 more variants")
-        assert "and 3 more variants" in str(found._repr_html_())
+        variants = tape.variants()
+        assert len(variants) == 23
+        assert repr(variants).endswith("\n\nand 3 more variants")
+        assert "and 3 more variants" in str(variants._repr_html_())
 
 
 def test_without_an_answer_it_is_shown_as_a_list(

@@ -21,8 +21,8 @@ class Best(torch.nn.Module):
 
     def forward(self, x: Any, w: Any = None, top_k: int = 5, *, flag: bool = False) -> Any:
         scores = x if w is None else x * w
-        found = scores.topk(top_k).values
-        return -found if flag else found
+        values = scores.topk(top_k).values
+        return -values if flag else values
 
 
 def call(columns: int, *, w: bool = False, **named: Any) -> Call:
@@ -64,9 +64,9 @@ def test_an_int_that_varies_is_one_column(tmp_path: Path, calls: list[Call]) -> 
     assert variant.accepts(given.args[:1], {})
     assert variant.accepts(given.args[:1], {"top_k": 9})
     values = {5} | {named["top_k"] for _, named in calls if "top_k" in named}
-    told = str(tape.explain("top_k"))
-    assert "the int is dynamic" in told
-    assert all(f"{value} (" in told for value in values)
+    text = str(tape.explain("top_k"))
+    assert "the int is dynamic" in text
+    assert all(f"{value} (" in text for value in values)
 
 
 def test_an_optional_tensor_makes_two_variants_of_it(tmp_path: Path) -> None:

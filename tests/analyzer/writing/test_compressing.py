@@ -38,7 +38,9 @@ def check_form(path: Path, form: str) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_part_of_a_tape(source: Path, tmp_path: Path, form: str) -> None:
+def test_a_part_of_a_tape_is_compressed_as_its_name_says(
+    source: Path, tmp_path: Path, form: str
+) -> None:
     out = tmp_path / f"b.tape{form}"
     with open_tape(source) as tape:
         filter_tape(tape, out, first=1)
@@ -50,7 +52,9 @@ def test_a_part_of_a_tape(source: Path, tmp_path: Path, form: str) -> None:
         assert not tape.damage
 
 
-def test_a_redacted_tape(source: Path, tmp_path: Path, form: str) -> None:
+def test_a_redacted_tape_is_compressed_as_its_name_says(
+    source: Path, tmp_path: Path, form: str
+) -> None:
     out = tmp_path / f"b.tape{form}"
     with open_tape(source) as tape:
         redact(tape, out)
@@ -77,9 +81,9 @@ def test_without_zstandard_nothing_is_begun(
     out = tmp_path / "b.tape.zst"
     with open_tape(source) as tape:
         for write in (filter_tape, redact, lambda tape, out: minimise(tape, out, "false")):
-            with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as found:
+            with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as caught:
                 write(tape, out)
-            assert found.value.kind == "usage"
+            assert caught.value.kind == "usage"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
 
 
@@ -88,9 +92,9 @@ def test_what_no_reader_would_take_is_refused(
 ) -> None:
     monkeypatch.setattr(compressed, "_LEAST_BYTES", 1)
     monkeypatch.setattr(compressed, "_TIMES_FILE", 1)
-    with pytest.raises(TapeError) as found:
+    with pytest.raises(TapeError) as caught:
         copy_tape(str(source), tmp_path / "b.tape.gz")
-    assert found.value.kind == "limit"
+    assert caught.value.kind == "limit"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
 
 

@@ -251,9 +251,9 @@ def test_no_other_file_is_replaced(tmp_path: Path) -> None:
 
 
 def test_errors_of_the_disk_are_tape_errors(tmp_path: Path) -> None:
-    with pytest.raises(TapeError, match="No such file") as found:
+    with pytest.raises(TapeError, match="No such file") as caught:
         NewTape(tmp_path / "no" / "a.tape", MANIFEST)
-    assert found.value.kind == "io"
+    assert caught.value.kind == "io"
 
 
 def test_a_new_tape_says_what_it_was_made_of(tmp_path: Path) -> None:

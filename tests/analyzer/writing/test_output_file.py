@@ -37,7 +37,7 @@ def test_a_pipe_is_never_replaced(overwrite: bool, tmp_path: Path) -> None:
     with pytest.raises(TapeError):
         move_into_place(str(beside), str(pipe), overwrite=overwrite)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["beside", "pipe"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "pipe"]
 
 
 def test_a_link_to_a_device_is_none_either(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_calls_that_are_copied_later_have_lower_numbers(source: Path, tmp_path: 
     have_equal_values(tmp_path / "b.tape", source, {number: number for number in range(10)})
 
 
-def test_a_call_of_another_file_with_the_same_name(source: Path, tmp_path: Path) -> None:
+def test_calls_of_files_with_the_same_name_are_not_mixed(source: Path, tmp_path: Path) -> None:
     """Two files may say that they are of one recording, and have other tensors."""
     other = generated(tmp_path / "other.tape", seed=1)
     with open_tape(source) as tape, open_tape(other) as forged:
@@ -119,7 +119,9 @@ def test_a_call_of_another_file_with_the_same_name(source: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_calls_in_any_order(source: Path, tmp_path: Path, seed: int) -> None:
+def test_copies_of_any_calls_in_any_order_keep_their_values(
+    source: Path, tmp_path: Path, seed: int
+) -> None:
     drawn = random.Random(seed)
     numbers = drawn.sample(range(STEPS), drawn.randint(1, STEPS))
     if seed % 2:

@@ -282,7 +282,7 @@ def test_the_text_of_an_exception_may_have_code(
     assert all(wanted in call.error.message for call in read(tmp_path / "t.tape").calls)
 
 
-def test_an_exception_that_came_of_one_with_code(
+def test_the_log_has_frames_but_not_the_cause_of_an_exception(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On the level DEBUG the frames are logged, and nothing of what the error came of."""
@@ -295,7 +295,7 @@ def test_an_exception_that_came_of_one_with_code(
             raise ValueError("second")  # noqa: B904 - the first one stays its context
     except ValueError as error:
         notices.complain("a call could not be recorded", error)
-    assert "test_an_exception_that_came_of_one_with_code" in caplog.text
+    assert "test_the_log_has_frames_but_not_the_cause_of_an_exception" in caplog.text
 
 
 class Wraps(torch.Tensor):

@@ -63,7 +63,9 @@ def signature(*kinds: str) -> list[Parameter]:
         ({"*": "all", "more": "none"}, "kwargs.late", "nothing"),
     ],
 )
-def test_degrees(values: dict[str, str], path: str, degree: str) -> None:
+def test_the_most_specific_path_decides_what_is_omitted(
+    values: dict[str, str], path: str, degree: str
+) -> None:
     known = signature("prompt", "n", "rest VAR_POSITIONAL", "late KEYWORD_ONLY", "more VAR_KEYWORD")
     assert Omissions(tuple(values.items()), known).degree(path) == degree
 
@@ -123,7 +125,7 @@ def test_names_of_keys() -> None:
         ("x" * 33, "mode", (False, False)), (b"x", "x", (False, False)), ([], "x", (False, False)),
     ],
 )  # fmt: skip
-def test_defaults(default: Any, name: str, kept: tuple[bool, bool]) -> None:
+def test_only_public_defaults_are_kept(default: Any, name: str, kept: tuple[bool, bool]) -> None:
     found = (
         is_public_default(default, name, omits_values=omits_values)
         for omits_values in (False, True)
@@ -131,7 +133,7 @@ def test_defaults(default: Any, name: str, kept: tuple[bool, bool]) -> None:
     assert tuple(found) == kept
 
 
-def test_defaults_in_the_manifest(tmp_path: Path) -> None:
+def test_the_manifest_says_which_defaults_are_missing(tmp_path: Path) -> None:
     class Model(torch.nn.Module):
         def forward(
             self, x: Any, y: Any = None, key: str = "sk-1", n: int = 4, m: int = 9**9
@@ -272,7 +274,7 @@ STANDS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", STANDS)
-def test_what_stands_for_an_argument(tmp_path: Path, name: str) -> None:
+def test_an_omitted_argument_is_replaced_by_its_kind_and_size(tmp_path: Path, name: str) -> None:
     given, values, expected = STANDS[name]
     assert inputs(taped(tmp_path, values=values, **given)) == ([], expected)
 
@@ -326,7 +328,7 @@ def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
     assert inputs(read(tmp_path / "t.tape").calls[0])[0] == list(range(10))
 
 
-def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
+def test_numbers_that_a_model_returns_are_omitted(tmp_path: Path) -> None:
     found = outputs(
         taped(tmp_path, result=(5, {"score": 0.5}, True, "text", DynamicCache()), values="none")
     )
@@ -336,7 +338,7 @@ def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_enums_and_flags(tmp_path: Path) -> None:
+def test_enums_and_flags_lose_their_values(tmp_path: Path) -> None:
     call = taped(tmp_path, Mode.FAST, Flags.A | Flags.B, Flags(82317), Flags(0), values="none")
     fast, both, other, zero = call.args
     assert (fast.kind, fast.name, fast.value) == ("enum", "FAST", None)

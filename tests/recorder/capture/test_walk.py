@@ -56,7 +56,7 @@ class Text(str):
         raise AssertionError
 
 
-def test_scalars(tmp_path: Path) -> None:
+def test_scalars_keep_value_and_type(tmp_path: Path) -> None:
     values = [
         0, -1, 2**70, -(2**63) - 1, 10**2000, 1.5, float("inf"), -0.0, 1 + 2j, "text", "", "\ud800",
         "x" * 5000, b"bytes", bytearray(b"more"), Text("sub"),
@@ -74,7 +74,7 @@ def test_too_much_of_a_scalar_is_a_placeholder(tmp_path: Path) -> None:
     assert [node.kind for node in call.args] == ["opaque"] * 3 + ["int"]
 
 
-def test_constants(tmp_path: Path) -> None:
+def test_constants_keep_their_names(tmp_path: Path) -> None:
     call = taped(
         tmp_path, None, True, False, ..., torch.float16, torch.device("cuda", 1), torch.sparse_coo,
         torch.channels_last, Color.RED, Color.DEEP, Level.HIGH, int, torch.nn.Linear,
@@ -145,7 +145,7 @@ def _registered() -> Any:
     deregister(Registered)
 
 
-def test_containers(tmp_path: Path) -> None:
+def test_containers_keep_kind_fields_and_children(tmp_path: Path) -> None:
     t = torch.ones(2)
     call = taped(
         tmp_path, [t, (1, [])], Pair(t, 2), Batch(t), Slotted(5), torch.Size([2, 3]),
@@ -166,7 +166,7 @@ def test_containers(tmp_path: Path) -> None:
     assert call.args[0].children[0].leaf == call.args[1].children[0].leaf
 
 
-def test_dicts(tmp_path: Path) -> None:
+def test_dicts_keep_keys_and_their_order(tmp_path: Path) -> None:
     keys: dict[Any, Any] = {
         "b": 1, "a": 2, 3: 3, 1.5: 4, None: 5, b"k": 6, ("x", 1): 7, False: 8, "\ud800": 9,
     }  # fmt: skip
@@ -198,12 +198,14 @@ def test_dicts(tmp_path: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_keys_that_no_reader_takes(tmp_path: Path, keys: list[Any], reason: str) -> None:
+def test_a_dict_with_keys_that_no_reader_takes_is_opaque(
+    tmp_path: Path, keys: list[Any], reason: str
+) -> None:
     (value,) = taped(tmp_path, dict.fromkeys(keys, 1)).args
     assert (value.kind, value.reason) == ("opaque", reason)
 
 
-def test_long_keys_that_a_reader_takes(tmp_path: Path) -> None:
+def test_long_keys_that_a_reader_takes_are_recorded(tmp_path: Path) -> None:
     keys = ["k" * 1024, b"k" * 1024, 2**64 - 1, -(2**63), ("a",) * 16]
     keys += itertools.product((-1, -2), repeat=6)
     (value,) = taped(tmp_path, dict.fromkeys(keys, 1)).args

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape, recordings
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder import Recorder, record
 from calltape_recorder.host.target import owner_of
+from tests.analyzer.cli.commands import run
 from tests.raising import raises
 from tests.recorder.models import Add
 from tests.recorder.reading import read
@@ -62,8 +61,8 @@ def test_functions_of_one_name_are_told_apart_by_their_modules(
         module = importlib.import_module(name)
         with record(module, tmp_path / "tapes" / f"{name}.tape", method="scale"):
             module.scale(torch.ones(2))
-    found = recordings(tmp_path / "tapes").targets
-    assert found == ("first_ops:scale", "second_ops:scale")
+    targets = recordings(tmp_path / "tapes").targets
+    assert targets == ("first_ops:scale", "second_ops:scale")
     with open_tape(tmp_path / "tapes", target="second") as tape:
         assert tape.target is not None
         assert (tape.target.module, tape.target.method) == ("second_ops", "scale")
@@ -100,7 +99,7 @@ def test_of_a_model_that_was_called_before_the_tape_says_since_when(
     assert (observed is not None) == running
     if observed is not None:
         assert before <= observed.since_ns <= read(tmp_path / "t.tape").calls[0].record.time_ns
-    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    shown = run("info", tmp_path / "t.tape").out
     since = r" since \S+Z, when the target was found," if running else ""
     assert re.search(f"1 of 1 calls seen{since} were kept", shown)
 
@@ -169,6 +168,6 @@ def test_the_owner_of_functions_and_names() -> None:
 @pytest.mark.parametrize(
     "target", [lambda x: x, "math:nothing", "no_such_module:f", "", ":", "math:", "a b:c"]
 )
-def test_what_has_no_owner(target: object) -> None:
+def test_a_target_without_an_owner_is_rejected(target: object) -> None:
     with raises("usage"):
         owner_of(target, "a.tape")

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder import First, Recorder, record
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.remedies import told_to
+from tests.analyzer.cli.commands import run
 from tests.recorder.models import Add, Identity, Two
 from tests.recorder.processes import child, in_a_fork
 from tests.recorder.waiting import looked
@@ -343,7 +342,7 @@ def test_info_says_the_same_of_such_a_tape(tmp_path: Path, said: Callable[[], li
     model, path = Identity(), tmp_path / "t.tape"
     with record(model, path):
         model.forward(X)
-    shown = CliRunner().invoke(app, ["info", "--json", str(path)]).stdout
+    shown = run("info", "--json", path).out
     with open_tape(path) as tape:
         target, found = tape.target, tape.coverage
     assert target is not None

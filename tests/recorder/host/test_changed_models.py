@@ -47,7 +47,7 @@ class Tripled(Add):
 
 
 @both
-def test_a_class_that_gets_another_method_and_an_object_another_class(
+def test_a_model_that_gets_another_method_or_class_is_recorded_on(
     tmp_path: Path, via: Via, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = Add(), torch.ones(1)
@@ -234,7 +234,7 @@ def test_what_the_class_has_is_followed_only_where_it_is_what_runs(tmp_path: Pat
         assert Inner.__dict__["counted"].asked == asked
 
 
-def test_a_coroutine_and_what_is_no_function(
+def test_a_method_replaced_by_another_kind_of_function_works_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def other(self: Inner, x: int) -> int:

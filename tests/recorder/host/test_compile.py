@@ -108,7 +108,9 @@ def test_graphs_compiled_before_attach_are_told_of(
 
 
 @pytest.mark.slow
-def test_the_compile_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_case_of_the_compile_matrix_keeps_its_promise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """All promises are kept; the table is printed."""
     rows = [compile_matrix.row(case) for case in compile_matrix.cases()]
     with capsys.disabled():
@@ -119,7 +121,7 @@ def test_the_compile_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row.case.promise for row in rows} == {"free", "breaks", "counted", "said"}
 
 
-def test_streams_of_compiled_parts(tmp_path: Path) -> None:
+def test_compiled_parts_of_a_stream_stay_compiled(tmp_path: Path) -> None:
     """What records a stream is not compiled, and what the stream calls is."""
 
     class Streams(torch.nn.Module):

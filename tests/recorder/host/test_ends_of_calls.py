@@ -87,7 +87,9 @@ def test_a_cancelled_call_is_handed_over_when_its_thread(how: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_cancelled_call_of_a_thread_that_lives_on(again: bool, tmp_path: Path) -> None:
+def test_a_cancelled_call_is_noticed_at_the_next_call_of_its_thread(
+    again: bool, tmp_path: Path
+) -> None:
     """Other threads cannot know that it ended: they do not look at the frames of that one."""
     model = Cancels()
     go, cancelled = threading.Event(), threading.Event()
@@ -148,7 +150,7 @@ def test_a_greenlet_that_was_killed_in_a_call_holds_nothing(tmp_path: Path) -> N
     assert call.record.error is not None
 
 
-def test_threads_that_take_each_other_s_number(tmp_path: Path) -> None:
+def test_threads_that_take_each_other_s_number_are_told_apart(tmp_path: Path) -> None:
     model = Cancels()
     with record(model, tmp_path / "t.tape") as recorder:
         for _ in range(200):
@@ -281,7 +283,7 @@ def test_an_interrupted_inner_call_does_not_take_the_outer_one_s_place(tmp_path:
     assert calls[2].output(0).item() == 3
 
 
-def test_hooks_of_others_that_change_arguments_and_results(tmp_path: Path) -> None:
+def test_a_result_is_recorded_before_the_hooks_of_others_change_it(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     with record(model, path) as recorder:
         model.register_forward_pre_hook(lambda m, a, k: (a, dict(k)), with_kwargs=True)
@@ -291,7 +293,7 @@ def test_hooks_of_others_that_change_arguments_and_results(tmp_path: Path) -> No
     assert read(path).calls[0].output(0).item() == 2
 
 
-def test_duration_thread_and_time(tmp_path: Path) -> None:
+def test_a_call_has_its_duration_thread_and_time(tmp_path: Path) -> None:
 
     class Slow(torch.nn.Module):
         def forward(self) -> None:

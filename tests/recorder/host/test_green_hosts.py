@@ -27,7 +27,9 @@ HOSTS = {
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("library", ["gevent", "eventlet"])
-def test_a_host_of_greenlets(library: str, when: str, host: str, tmp_path: Path) -> None:
+def test_a_host_of_greenlets_is_recorded(
+    library: str, when: str, host: str, tmp_path: Path
+) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     done = subprocess.run(

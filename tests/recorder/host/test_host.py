@@ -177,7 +177,9 @@ def test_stand_ins_for_tensors_are_counted_and_not_recorded(tmp_path: Path) -> N
 
 @both
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_of_a_recorded_model(tmp_path: Path, via: Via, strict: bool) -> None:
+def test_the_export_of_a_recorded_model_is_that_of_the_plain_one(
+    tmp_path: Path, via: Via, strict: bool
+) -> None:
     if strict and torch.__version__ < (2, 12):
         pytest.skip("an older torch runs the hooks of a model around a strict trace, not in it")
     model, x = Two(), torch.ones(2, 4)

@@ -60,7 +60,9 @@ def loaded(model: torch.nn.Module, start: str) -> list[torch.Tensor]:
 @both
 @pytest.mark.integration
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_data_loader_workers(tmp_path: Path, via: Via, start: str) -> None:
+def test_forked_workers_of_a_data_loader_record_into_their_own_file(
+    tmp_path: Path, via: Via, start: str
+) -> None:
     torch.manual_seed(0)
     model, path = Two().eval(), tmp_path / "t.tape"
     threads = torch.get_num_threads()
@@ -90,7 +92,9 @@ def test_data_loader_workers(tmp_path: Path, via: Via, start: str) -> None:
 
 @both
 @pytest.mark.parametrize("inner", [False, True])
-def test_data_parallel_without_devices(tmp_path: Path, via: Via, inner: bool) -> None:
+def test_data_parallel_without_devices_is_recorded_once(
+    tmp_path: Path, via: Via, inner: bool
+) -> None:
     model, path, x = Two(), tmp_path / "t.tape", torch.ones(3, 4)
     expected = model(x)
     with warnings.catch_warnings():
@@ -103,7 +107,7 @@ def test_data_parallel_without_devices(tmp_path: Path, via: Via, inner: bool) ->
 
 
 @both
-def test_autocast(tmp_path: Path, via: Via) -> None:
+def test_values_under_autocast_are_recorded_in_their_dtypes(tmp_path: Path, via: Via) -> None:
     model, path = Two(), tmp_path / "t.tape"
     x = torch.randn(4, 3).t()  # not contiguous: copied by an operator
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -122,7 +126,7 @@ def test_autocast(tmp_path: Path, via: Via) -> None:
 @both
 @pytest.mark.parametrize("how", ["script", "trace", "freeze", "loaded"])
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_scripted_modules_and_their_hosts(tmp_path: Path, via: Via, how: str) -> None:
+def test_scripted_modules_and_their_hosts_are_recorded(tmp_path: Path, via: Via, how: str) -> None:
     """A scripted module by itself, and as a part of a module that is not."""
     x = torch.ones(2, 4)
     scripted: Any
@@ -153,7 +157,7 @@ def test_scripted_modules_and_their_hosts(tmp_path: Path, via: Via, how: str) ->
 @both
 @pytest.mark.integration
 @pytest.mark.parametrize("strict", [False, True])
-def test_modules_that_export_made(tmp_path: Path, via: Via, strict: bool) -> None:
+def test_modules_that_export_made_are_recorded(tmp_path: Path, via: Via, strict: bool) -> None:
     path, rows = tmp_path / "t.tape", torch.export.Dim("rows", min=2, max=64)
     program = torch.export.export(
         Two(), (torch.ones(3, 4),), dynamic_shapes=({0: rows},), strict=strict
@@ -187,7 +191,7 @@ class Three(torch.nn.Module):
 
 
 @both
-def test_nested_modules_in_many_threads(tmp_path: Path, via: Via) -> None:
+def test_nested_modules_in_many_threads_have_their_own_calls(tmp_path: Path, via: Via) -> None:
     model = Three()
     parts = {"model": model, "two": model.two, "middle": model.two.middle, "add": model.add}
     recorders = {
@@ -217,7 +221,7 @@ def test_nested_modules_in_many_threads(tmp_path: Path, via: Via) -> None:
             assert torch.equal(part(*inputs), call.output(0))
 
 
-def test_one_module_recorded_twice_by_hook_and_by_method(tmp_path: Path) -> None:
+def test_one_module_may_be_recorded_twice_by_hook_and_by_method(tmp_path: Path) -> None:
     model, x = Two(), torch.ones(2, 4)
     with (
         record(model, tmp_path / "a.tape"),
@@ -249,7 +253,9 @@ def unusual(kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("values", ["all", "none"])
 @pytest.mark.parametrize("kind", ["nested", "zero", "functional", "sparse_csr", "sparse", "mkldnn"])
-def test_tensors_without_strides_or_memory(tmp_path: Path, kind: str, values: Any) -> None:
+def test_tensors_without_strides_or_memory_do_no_harm(
+    tmp_path: Path, kind: str, values: Any
+) -> None:
     """torch's guards end the process when they meet some of them; others have no bytes to copy."""
     tensor = unusual(kind)
     for repeated in (0, 5):

@@ -28,7 +28,7 @@ HOME = engine.__name__
         (engine.OfTables, []),
     ],
 )
-def test_it_is_named(cls: type[torch.nn.Module], names: list[str]) -> None:
+def test_state_outside_of_the_model_is_named(cls: type[torch.nn.Module], names: list[str]) -> None:
     assert outside_state(cls(), "forward") == tuple(f"{HOME}.{name}" for name in names)
 
 

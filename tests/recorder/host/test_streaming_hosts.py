@@ -74,7 +74,7 @@ def test_a_coroutine_that_is_never_awaited_warns_once(tmp_path: Path, kind: type
         assert call.record.outputs_missing == "it returned a coroutine, which had not run"
 
 
-def test_what_is_consumed_after_the_recorder_closed(tmp_path: Path) -> None:
+def test_a_stream_that_outlives_the_recorder_is_unfinished(tmp_path: Path) -> None:
     server = Server()
     with record(server, tmp_path / "t.tape", method="stream") as recorder:
         started, fresh = server.stream(3), server.stream(3)
@@ -114,7 +114,7 @@ def test_a_stream_holds_nothing_of_the_host_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["generate", "stream", "astream"])
-def test_copies_and_pickles(tmp_path: Path, method: str) -> None:
+def test_copies_and_pickles_of_a_server_are_not_recorded(tmp_path: Path, method: str) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method=method) as recorder:
         for clone in (copy.deepcopy(server), pickle.loads(pickle.dumps(server))):
@@ -126,7 +126,7 @@ def test_copies_and_pickles(tmp_path: Path, method: str) -> None:
     assert recorder.stats().seen == 0
 
 
-def test_torch_s_context_decorators_on_generators(tmp_path: Path) -> None:
+def test_context_decorators_of_torch_hold_in_recorded_generators(tmp_path: Path) -> None:
     class Guarded:
         @torch.no_grad()
         def run(self, n: int) -> Iterator[bool]:

@@ -43,7 +43,7 @@ def test_a_coroutine_is_recorded_to_its_end(tmp_path: Path, method: str) -> None
     assert call.record.error is None
 
 
-def test_how_coroutines_end(tmp_path: Path) -> None:
+def test_a_coroutine_is_recorded_however_it_ends(tmp_path: Path) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method="generate"):
         for scenario in (c_fails, c_cancelled, c_closes):
@@ -65,7 +65,7 @@ def test_inputs_are_those_of_when_a_coroutine_starts(tmp_path: Path) -> None:
     assert (call.input(0).item(), call.output(0).item()) == (7, 14)
 
 
-def test_many_tasks_in_one_thread(tmp_path: Path) -> None:
+def test_calls_of_many_tasks_in_one_thread_keep_their_outputs(tmp_path: Path) -> None:
     server, path = Server(), tmp_path / "t.tape"
 
     async def serve() -> None:
@@ -94,7 +94,7 @@ def test_chunks_are_recorded_as_they_were_when_they_were_yielded(tmp_path: Path)
     assert [node.kind for node in call.outputs.children] == ["tensor"] * 4
 
 
-def test_chunks_with_aliases_within_them(tmp_path: Path) -> None:
+def test_aliases_within_a_chunk_share_one_leaf(tmp_path: Path) -> None:
     class Pairs:
         def run(self) -> Iterator[Any]:
             for n in range(3):
@@ -120,7 +120,7 @@ def test_chunks_with_aliases_within_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["stream", "start_stream"])
-def test_how_streams_end(tmp_path: Path, method: str) -> None:
+def test_a_stream_is_recorded_however_it_ends(tmp_path: Path, method: str) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method=method):
         make = getattr(server, method)
@@ -147,7 +147,7 @@ def test_how_streams_end(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["astream", "start_astream", "engine"])
-def test_async_streams(tmp_path: Path, method: str) -> None:
+def test_async_streams_are_recorded_with_all_chunks(tmp_path: Path, method: str) -> None:
     server, path = Server(), tmp_path / "t.tape"
 
     async def serve() -> None:

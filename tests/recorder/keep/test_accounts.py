@@ -19,7 +19,7 @@ from tests.recorder.waiting import in_threads
 PAGE = (Path(__file__).resolve().parents[3] / "docs/production.md").read_text(encoding="utf-8")
 
 
-def test_many_threads(tmp_path: Path) -> None:
+def test_the_counts_add_up_while_many_threads_call(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     together = threading.Barrier(16)  # an ident is used again once its thread has ended
 

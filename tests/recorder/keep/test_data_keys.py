@@ -68,7 +68,7 @@ def test_names_stay_structure(tmp_path: Path) -> None:
     assert kept(tmp_path / "a.tape", calls) == [0, 1, 2]
 
 
-def test_they_are_counted_without_a_structure(tmp_path: Path) -> None:
+def test_keys_that_are_data_are_counted_without_a_structure(tmp_path: Path) -> None:
     calls = [dict.fromkeys(names, 1) for names in ids(300)]
     numbers = kept(tmp_path / "a.tape", calls)
     table = read(tmp_path / "a.tape").table
@@ -77,7 +77,7 @@ def test_they_are_counted_without_a_structure(tmp_path: Path) -> None:
     assert table.totals().seen == 300
 
 
-def test_so_are_steps_that_look_alike(tmp_path: Path) -> None:
+def test_steps_that_differ_in_keys_that_are_data_are_counted_alike(tmp_path: Path) -> None:
     model = Echo()
     with record(model, tmp_path / "a.tape", keep=First(1)):
         for (name,) in ids(40, each=1):

@@ -83,7 +83,9 @@ def of_shapes(*calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
          [0, 1, 3, 5, 7]),
     ],
 )  # fmt: skip
-def test_what_is_new(tmp_path: Path, calls: Any, numbers: list[int]) -> None:
+def test_a_call_is_new_by_structure_shape_or_constant(
+    tmp_path: Path, calls: Any, numbers: list[int]
+) -> None:
     assert kept(tmp_path / "t.tape", of_shapes(*calls)) == numbers
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import InferenceError, diagnose, open_tape, replay
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder import record
+from tests.analyzer.cli.commands import run
 
 
 class Grows(torch.nn.Module):
@@ -30,14 +29,16 @@ def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
     with open_tape(tmp_path / "t.tape") as tape:
         assert {call.record.outputs_missing for call in tape} == {"queue_full"}
         assert all(torch.equal(call.inputs.args[0], torch.ones(4)) for call in tape)
-        (told,) = [one for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
+        (told,) = [
+            symptom for symptom in diagnose(tape).symptoms if symptom.kind == "outputs_missing"
+        ]
         assert "max_queue_bytes" in told.advice
         assert "outputs=True" not in told.advice
         with pytest.raises(InferenceError) as caught:
             replay(tape, model)
         assert "max_queue_bytes" in caught.value.advice
         assert "outputs=True" not in caught.value.advice
-    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    shown = run("info", tmp_path / "t.tape").out
     assert "max_queue_bytes" in shown
 
 
@@ -54,5 +55,9 @@ def test_outputs_that_were_not_wanted_are_no_loss(
         assert recorder.flush()
         assert recorder.stats().outputs_lost == {}
     with open_tape(tmp_path / "t.tape") as tape:
-        told = [one.advice for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
-    assert told == ([] if advice is None else [f"record with {advice}"])
+        advices = [
+            symptom.advice
+            for symptom in diagnose(tape).symptoms
+            if symptom.kind == "outputs_missing"
+        ]
+    assert advices == ([] if advice is None else [f"record with {advice}"])

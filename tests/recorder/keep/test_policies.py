@@ -63,7 +63,9 @@ def ones(*sizes: int) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_policies_and_how_they_compose(tmp_path: Path, keep: Keep, numbers: list[int]) -> None:
+def test_policies_keep_their_calls_alone_and_composed(
+    tmp_path: Path, keep: Keep, numbers: list[int]
+) -> None:
     calls = [ones(2), ones(2), ones(2), [ones(2)], [ones(2)], [ones(2)]]
     found, dropped = kept(tmp_path, keep, calls)
     assert found == numbers
@@ -100,7 +102,7 @@ def test_a_sample_hangs_on_nothing_but_the_number(fraction: float) -> None:
     assert {number for pair in pairs for number in pair if far(number, None)} == sample
 
 
-def test_calls_per_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_limit_per_second_allows_a_burst(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [0.0]
     monkeypatch.setattr(policies, "time", type("Clock", (), {"monotonic": lambda: now[0]}))
     decide = PerSecond(2).decider()
@@ -149,7 +151,7 @@ def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
         lambda: PerStructure(-3), lambda: Novelty(growth=1), lambda: When(3),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
-def test_wrong_arguments(make: Any) -> None:
+def test_wrong_arguments_of_policies_are_rejected(make: Any) -> None:
     with raises("usage"):
         make()
 
@@ -170,7 +172,7 @@ class Model(torch.nn.Module):
         return {"logits": ones(2), "state": ones(3)}
 
 
-def test_values_by_leaf_path(tmp_path: Path) -> None:
+def test_the_most_specific_path_decides_which_values_are_kept(tmp_path: Path) -> None:
     model = Model()
     values = {"*": "all", "past_key_values": "none", "past_key_values.1": "all", "outputs*": "none",
               "outputs.logits": "all"}  # fmt: skip

@@ -64,13 +64,13 @@ def test_counted_calls_are_seen_as_kept_ones_are(tmp_path: Path) -> None:
                 model(Holder(torch.rand(3, 4).as_subclass(Points)))
     finally:
         deregister(Holder)
-    found = table_of(tmp_path / "t.tape")
-    (row,), (kind,) = found.rows.values(), found.kinds.values()
+    table = table_of(tmp_path / "t.tape")
+    (row,), (kind,) = table.rows.values(), table.kinds.values()
     assert (row.seen, kind.seen) == (1, 5)
     assert kind.structure == row.structure
 
 
-def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:
+def test_calls_that_are_not_kept_are_counted_by_sizes_and_ints(tmp_path: Path) -> None:
     model = Echo()
     with record(model, tmp_path / "t.tape", keep=First(1)) as recorder:
         for n in range(2, 12):
@@ -79,14 +79,14 @@ def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:
         model([zeros(3)])
         model([zeros(3).long()])
     assert recorder.stats().kept == 1
-    found = table_of(tmp_path / "t.tape")
-    assert found.other.seen == 0
-    (row,) = found.rows.values()  # the call that was kept
+    table = table_of(tmp_path / "t.tape")
+    assert table.other.seen == 0
+    (row,) = table.rows.values()  # the call that was kept
     assert (row.seen, row.kept, row.first, row.last, row.example) == (1, 1, 0, 0, 0)
     assert [leaf.shape for leaf in decode_leaves(row.leaves)] == [(2, 2)]
-    assert sorted(kind.seen for kind in found.kinds.values()) == [1, 1, 10]
-    assert not any(kind.kept for kind in found.kinds.values())
-    main = max(found.kinds.values(), key=lambda kind: kind.seen)
+    assert sorted(kind.seen for kind in table.kinds.values()) == [1, 1, 10]
+    assert not any(kind.kept for kind in table.kinds.values())
+    main = max(table.kinds.values(), key=lambda kind: kind.seen)
     assert main.structure == row.structure
     assert decode_structure(main.structure).leaves == 1
     assert (main.dtypes, main.ranks) == (["float32"], [2])
@@ -98,7 +98,7 @@ def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:
     assert length.sizes == {n: 2 if n == 5 else 1 for n in range(3, 12)}
     assert span(number) == (3, 11)
     assert name is scale is None
-    others = [kind for kind in found.kinds.values() if kind is not main]
+    others = [kind for kind in table.kinds.values() if kind is not main]
     assert {tuple(kind.dtypes) for kind in others} == {("float32",), ("int64",)}
 
 
@@ -118,10 +118,10 @@ def test_kept_calls_are_counted_by_their_inputs(tmp_path: Path) -> None:
     with record(model, tmp_path / "t.tape"):
         for n in (3, 4, 3, 3):
             model(zeros(n), 1)
-    found = table_of(tmp_path / "t.tape")
-    assert not found.kinds
-    assert not found.other.seen
-    counted = {row.example: (row.seen, row.kept, row.last) for row in found.rows.values()}
+    table = table_of(tmp_path / "t.tape")
+    assert not table.kinds
+    assert not table.other.seen
+    counted = {row.example: (row.seen, row.kept, row.last) for row in table.rows.values()}
     assert counted == {0: (3, 3, 3), 1: (1, 1, 1)}
 
 
@@ -218,9 +218,9 @@ def test_leaves_without_a_shape_are_counted_by_type(tmp_path: Path) -> None:
             model(nested)
             model(sparse)
     assert recorder.stats().dropped == {"policy": 2}
-    found = table_of(tmp_path / "t.tape")
-    assert len(found.rows) == 2
-    assert (found.totals().seen, found.totals().kept) == (4, 2)
+    table = table_of(tmp_path / "t.tape")
+    assert len(table.rows) == 2
+    assert (table.totals().seen, table.totals().kept) == (4, 2)
 
 
 # --- calls that look like earlier ones are counted without being walked -------------------------

@@ -21,7 +21,7 @@ from calltape_recorder.options import help_of
 PID = os.getpid()
 
 
-def test_the_environment_of_the_command(tmp_path: Path) -> None:
+def test_the_command_gets_its_settings_by_the_environment(tmp_path: Path) -> None:
     settings = {"target": "a.b:c.d", "tape": str(tmp_path / "tapes"), "keep": "novelty()"}
     environment = prepare(settings, {"PYTHONPATH": "/x:/y", "OTHER": "1"})
     assert environment["PYTHONPATH"] == f"{STARTUP}:/x:/y"
@@ -68,12 +68,12 @@ def test_wrong_usage_is_said_before_anything_runs(
     assert said in error
 
 
-def test_print_path(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_path_of_the_startup_file_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--print-path"]) == 0
     assert capsys.readouterr().out == f"{STARTUP}\n"
 
 
-def test_a_command_that_is_not_there(
+def test_a_missing_command_exits_with_127(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)

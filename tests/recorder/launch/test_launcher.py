@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli.verbs import app
 from calltape_recorder.host import lifecycle
 from calltape_recorder.launch import attaching
 from calltape_recorder.launch.startup import calltape_startup
+from tests.analyzer.cli.commands import run
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 from tests.recorder.waiting import until
@@ -191,7 +190,9 @@ def test_every_instance_of_a_class_is_recorded(stage: Stage) -> None:
         module.Net(nothing=1)
 
 
-def test_classes_that_have_no_init(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_classes_without_an_init_are_recorded(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     """object.__init__ takes what __new__ took, but not behind an __init__ of another class. What
     a mixin inherits is not what the class with the mixin would run."""
     for name in ("Sized", "New", "Mixin", "Implements"):
@@ -238,7 +239,7 @@ def test_instances_are_recorded_up_to_a_number(
 
 
 @pytest.mark.parametrize("attribute", ["engine.generate", "Engine.generate"])
-def test_a_method_of_anything(stage: Stage, attribute: str) -> None:
+def test_a_method_of_any_object_is_recorded(stage: Stage, attribute: str) -> None:
     stage.look_out(attribute)
     module = stage.load()
     engine = module.engine if attribute.startswith("engine") else module.Engine()
@@ -259,7 +260,7 @@ def test_a_method_of_anything(stage: Stage, attribute: str) -> None:
     ],
     ids=["a function", "a dotted path"],
 )
-def test_what_is_in_a_module(
+def test_a_target_in_a_module_is_recorded(
     stage: Stage, attribute: str, ask: Callable[[Any], Any], answer: torch.Tensor, name: str
 ) -> None:
     stage.look_out(attribute)
@@ -268,7 +269,7 @@ def test_what_is_in_a_module(
 
 
 @pytest.mark.parametrize("attribute", ["late", "engine.state.model", "engine.late"])
-def test_what_appears_later(stage: Stage, attribute: str) -> None:
+def test_a_target_that_appears_later_is_recorded(stage: Stage, attribute: str) -> None:
     stage.look_out(attribute)
     module = stage.load()
     model = Add()
@@ -298,9 +299,9 @@ def test_what_came_before_it_was_found_is_not_known(stage: Stage) -> None:
         assert observed.reason == "when the target was found"
         assert before <= observed.since_ns <= tape[0].record.time_ns
         assert (tape.coverage.seen, tape.coverage.kept) == (2, 2)
-    shown = CliRunner().invoke(app, ["info", str(stage.tapes / name)]).stdout
+    shown = run("info", stage.tapes / name).out
     assert re.search(r"2 of 2 calls seen since \S+Z, when the target was found, were kept", shown)
-    document = json.loads(CliRunner().invoke(app, ["info", "--json", str(stage.tapes)]).stdout)
+    document = json.loads(run("info", "--json", stage.tapes).out)
     (since,) = document["seen_since"]
     assert (since["tape"], since["reason"]) == (tape.manifest.tape.hex(), observed.reason)
 
@@ -310,11 +311,11 @@ def test_an_instance_is_seen_from_its_birth_on(stage: Stage) -> None:
     stage.look_out("Net")
     module = stage.load()
     module.Net()
-    found = [read(stage.tapes / name).manifest.observed for name in stage.close()]
-    assert [observed is None for observed in found] == [True, False]
+    observeds = [read(stage.tapes / name).manifest.observed for name in stage.close()]
+    assert [observed is None for observed in observeds] == [True, False]
 
 
-def test_a_model_that_appears_in_a_fork(stage: Stage) -> None:
+def test_a_model_that_appears_in_a_fork_is_recorded_there(stage: Stage) -> None:
     """gunicorn --preload: imported in the parent, loaded in each worker."""
     stage.look_out("late")
     module = stage.load()

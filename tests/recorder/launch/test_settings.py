@@ -58,7 +58,7 @@ def test_keep_refuses_the_rest_with_advice(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_sizes_and_durations() -> None:
+def test_sizes_and_durations_are_parsed() -> None:
     sizes = ["4096", "64MiB", "1.5GiB", "10 kb", "1tib", 7]
     assert [parse_options({"segment_bytes": size})["segment_bytes"] for size in sizes] == [
         4096, 64 << 20, 3 << 29, 10_000, 1 << 40, 7,
@@ -107,7 +107,7 @@ def test_json_says_what_the_list_cannot() -> None:
 
 
 @pytest.mark.parametrize("text", ["keep", "=1", "a=1;a=2", "{", "{]", "x" * 70_000])
-def test_settings_that_cannot_be_split(text: str) -> None:
+def test_settings_that_cannot_be_split_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         split(text)
 

@@ -219,7 +219,9 @@ def test_other_threads_run_during_a_large_copy() -> None:
     assert any(seen)
 
 
-def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_that_is_given_other_memory_meanwhile_is_copied_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another thread runs while a large copy is made."""
     real = copying.copy_all
 
@@ -235,7 +237,7 @@ def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.Monke
     assert bytes_of(copies(leaves, Buffers(256 * MIB))) == expected
 
 
-def test_a_tensor_that_was_given_other_memory_before() -> None:
+def test_a_tensor_that_was_given_other_memory_is_not_copied() -> None:
     leaf = torch.randn(MIB)
     seen = read_facts([leaf], True)
     leaf.data = torch.zeros(3)

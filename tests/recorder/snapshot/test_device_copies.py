@@ -124,7 +124,7 @@ BEGIN, END = (
     ("driver", "copies"),
     [(True, ["12 bytes"] * 2), (False, ["on ours", "copy 0", "copy 1", "off ours"])],
 )
-def test_what_is_enqueued_in_which_order(
+def test_copies_are_enqueued_between_begin_and_end(
     monkeypatch: pytest.MonkeyPatch, driver: bool, copies: list[str]
 ) -> None:
     assert enqueued(monkeypatch, driver=driver) == [*BEGIN, *copies, *END]
@@ -171,7 +171,7 @@ def test_copies_that_failed_once_are_never_there() -> None:
 
 
 @pytest.mark.cuda
-def test_a_host_that_overwrites_its_tensors_at_once(tmp_path: Path) -> None:
+def test_tensors_that_the_host_overwrites_at_once_are_recorded_as_passed(tmp_path: Path) -> None:
     model, x = Identity(), torch.zeros(4 * 1024 * 1024, device="cuda")
     with record(model, tmp_path / "t.tape", max_queue_bytes=GIB * 2) as recorder:
         for n in range(40):
@@ -185,7 +185,7 @@ def test_a_host_that_overwrites_its_tensors_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_memory_that_is_given_away_at_once(tmp_path: Path) -> None:
+def test_values_are_copied_before_their_memory_is_given_away(tmp_path: Path) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape", max_queue_bytes=GIB * 2) as recorder:
         for n in range(100):
@@ -197,7 +197,7 @@ def test_memory_that_is_given_away_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_all_kinds_of_tensors(tmp_path: Path) -> None:
+def test_all_kinds_of_tensors_are_copied_from_a_device(tmp_path: Path) -> None:
     base = torch.randn(8, 6, device="cuda")
     kinds = {
         "strided": base.t(),
@@ -262,7 +262,7 @@ def test_graphs_are_captured_while_the_writer_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_many_threads_and_streams(tmp_path: Path) -> None:
+def test_calls_on_many_threads_and_streams_are_not_mixed(tmp_path: Path) -> None:
     model = Identity()
 
     def work(n: int) -> None:
@@ -281,7 +281,7 @@ def test_many_threads_and_streams(tmp_path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_a_thread_that_never_used_the_device(tmp_path: Path) -> None:
+def test_a_call_in_a_thread_that_never_used_the_device_is_recorded(tmp_path: Path) -> None:
     model, x = Identity(), torch.arange(6.0, device="cuda")
     with record(model, tmp_path / "t.tape") as recorder:
         in_threads(model, [x])

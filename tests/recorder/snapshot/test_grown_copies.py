@@ -112,7 +112,7 @@ def test_tails_are_written_as_a_whole_again(
 
 
 @pytest.mark.parametrize("values", ["all", "none"])
-def test_ranges_of_integers_that_grew(tmp_path: Path, values: Any) -> None:
+def test_ranges_include_the_integers_by_which_a_tensor_grew(tmp_path: Path, values: Any) -> None:
     model, ids, path = Decoder(), torch.arange(3, 8003).reshape(1, 8000), tmp_path / "a.tape"
     with record(model, path, values=values) as recorder:
         for length in (4000, 6000, 8000):
@@ -122,7 +122,7 @@ def test_ranges_of_integers_that_grew(tmp_path: Path, values: Any) -> None:
     assert ranges == [(3, 4002), (3, 6002), (3, 8002)]
 
 
-def test_threads(tmp_path: Path) -> None:
+def test_caches_of_several_threads_grow_apart(tmp_path: Path) -> None:
     """Threads that go on from one cache."""
     path, model, seen = tmp_path / "a.tape", Decoder(), {}
     prefix = tokens(20)
@@ -144,7 +144,9 @@ def test_threads(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @given(st.integers(0, 2**32))
-def test_any_growth(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_caches_that_grow_in_any_way_keep_their_values(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     chance, model, seen = random.Random(seed), Decoder(), []
     path = tmp_path_factory.mktemp("a") / "a.tape"
     with record(model, path) as recorder:
@@ -177,7 +179,7 @@ def test_any_growth(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None
         [(1024,), (5_000_000,), (5_000_001,)],
     ],
 )
-def test_masks_that_grow_along_one_axis_and_another(
+def test_masks_that_grow_along_any_axis_keep_their_values(
     tmp_path: Path, fill: Any, shapes: list[tuple[int, ...]]
 ) -> None:
     model, path = Decoder(), tmp_path / "a.tape"
@@ -236,7 +238,9 @@ def _is_whole(tape: Any, number: int) -> bool:
         ((1, 2000, 3), (1, 2000, 4), None), ((1, 2000, 3), (1, 2001, 3), 1),
     ],
 )  # fmt: skip
-def test_axis(before: tuple[int, ...], now: tuple[int, ...], axis: int | None) -> None:
+def test_only_growth_along_one_axis_is_found(
+    before: tuple[int, ...], now: tuple[int, ...], axis: int | None
+) -> None:
     assert axis_of_growth(before, now) == axis
 
 

@@ -48,7 +48,7 @@ def test_a_jagged_one_is_its_values_and_offsets(tmp_path: Path) -> None:
     assert call.scalar(found["jagged_dim"]) == 1
 
 
-def test_lengths_the_ragged_dimension_and_gradients(tmp_path: Path) -> None:
+def test_nested_tensors_keep_lengths_ragged_dimension_and_gradients(tmp_path: Path) -> None:
     starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([2, 3, 2])
     narrowed = torch.nested.narrow(torch.randn(3, 5, 4), 1, starts, lengths, layout=torch.jagged)
     call = taped(tmp_path, narrowed, nested(2, 3).transpose(1, 2), nested(1, requires_grad=True))
@@ -93,7 +93,7 @@ def test_two_with_one_ragged_dimension_share_their_offsets(tmp_path: Path) -> No
     assert facts[call.args[2].leaf].key == facts[first.children[0].leaf].key
 
 
-def test_every_call_of_a_stream_of_them(tmp_path: Path) -> None:
+def test_nested_tensors_between_plain_ones_are_all_recorded(tmp_path: Path) -> None:
     """Calls with plain tensors come between, so that each meets what was learned of the others."""
     model = Identity()
     values = [nested(*n) for n in ((2, 3), (2, 3), (2, 3), (4, 1, 5), (1,))]
@@ -118,7 +118,7 @@ def test_every_call_of_a_stream_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", ["none", {"args.0": "none"}, {"value": "none"}])
-def test_values_that_are_not_wanted(tmp_path: Path, values: Any) -> None:
+def test_nested_tensors_without_values_keep_their_shapes(tmp_path: Path, values: Any) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape", values=values) as recorder:
         for _ in range(4):
@@ -150,7 +150,9 @@ def test_the_host_sees_nothing_of_it(
 
 
 @pytest.mark.parametrize("missing", ["_values", "_offsets", "_ragged_idx"])
-def test_a_torch_that_has_it_otherwise(tmp_path: Path, missing: str) -> None:
+def test_a_nested_tensor_of_an_unknown_form_is_a_tensor_without_values(
+    tmp_path: Path, missing: str
+) -> None:
     value = nested(2, 3)
     del vars(value)[missing]
     call = taped(tmp_path, value)
@@ -158,7 +160,7 @@ def test_a_torch_that_has_it_otherwise(tmp_path: Path, missing: str) -> None:
     assert call.record.inputs.facts()[0].missing
 
 
-def test_a_compiled_host(tmp_path: Path) -> None:
+def test_nested_tensors_of_a_compiled_host_are_recorded(tmp_path: Path) -> None:
     linear = torch.nn.Linear(4, 4)
     model = torch.compile(linear, backend="eager")
     value = nested(2, 3)

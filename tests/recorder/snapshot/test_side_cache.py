@@ -146,7 +146,7 @@ class Alone(torch.nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"values": "none"}, {"keep": Novelty()}])
-def test_calls_without_arguments(options: dict[str, Any], tmp_path: Path) -> None:
+def test_calls_without_arguments_are_recorded(options: dict[str, Any], tmp_path: Path) -> None:
     model = Alone()
     with record(model, tmp_path / "t.tape", **options) as recorder:
         for _ in range(5):
@@ -306,11 +306,11 @@ def test_calls_are_counted_once_also_of_what_is_forgotten(monkeypatch: pytest.Mo
 def test_how_many_are_remembered_is_bounded() -> None:
     side_cache = SideCache()
     structures = [structure_of(1) for _ in range(3000)]
-    for one in structures:
+    for structure in structures:
         leaves = [torch.empty(3)]
-        known = side_cache.of(one, outline_of(leaves))
+        known = side_cache.of(structure, outline_of(leaves))
         assert known is not None
-        assert known is side_cache.of(one, outline_of(leaves))
+        assert known is side_cache.of(structure, outline_of(leaves))
         assert known.learn(leaves, read_facts(leaves, True)) is None
         assert known.learn(leaves, read_facts(leaves, True)) is not None
     assert side_cache.evicted == 3000 - 1024

@@ -42,7 +42,7 @@ def test_a_view_of_nothing_is_a_tensor_of_nothing(tmp_path: Path) -> None:
     assert (column.shape, rest.shape) == ((0,), (0, 4))
 
 
-def test_inference_tensors_below_autograd(tmp_path: Path) -> None:
+def test_inference_tensors_below_autograd_are_marked(tmp_path: Path) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape", outputs=False):
 

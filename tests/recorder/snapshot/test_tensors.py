@@ -59,7 +59,9 @@ def test_every_dtype_of_this_torch_is_recorded_or_says_why(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.quint8, torch.qint32], ids=str)
-def test_quantized_per_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_quantized_tensors_are_recorded_with_scale_and_zero_point(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tensor = torch.quantize_per_tensor(torch.randn(3, 5), 0.1, 0, dtype)
@@ -70,7 +72,7 @@ def test_quantized_per_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
     assert torch.equal(call.input(0), tensor.int_repr())
 
 
-def test_layouts_of_memory(tmp_path: Path) -> None:
+def test_views_are_recorded_with_values_and_strides(tmp_path: Path) -> None:
     base = torch.arange(48, dtype=torch.float32).reshape(2, 3, 2, 4)
     views = {
         "channels_last": base.contiguous(memory_format=torch.channels_last),
@@ -91,7 +93,7 @@ def test_layouts_of_memory(tmp_path: Path) -> None:
     assert call.stored(call.record.inputs, call.kwargs["expanded"].leaf).shape == (1, 3, 1)
 
 
-def test_conjugate_and_negative_views(tmp_path: Path) -> None:
+def test_conjugate_and_negative_views_are_recorded_as_such(tmp_path: Path) -> None:
     z = torch.randn(3, 4, dtype=torch.complex64)
     call = taped(tmp_path, z.conj(), z.conj().imag, z.mH)
     facts = call.record.inputs.facts()
@@ -100,7 +102,7 @@ def test_conjugate_and_negative_views(tmp_path: Path) -> None:
         assert torch.equal(call.input(leaf), value)
 
 
-def test_flags(tmp_path: Path) -> None:
+def test_gradient_and_inference_flags_are_recorded(tmp_path: Path) -> None:
     with torch.inference_mode():
         inference = torch.ones(2)
     weight = torch.nn.Parameter(torch.randn(2))
@@ -131,7 +133,7 @@ class Hidden(torch.Tensor):
         raise AssertionError(f"the recorder called {func}")
 
 
-def test_subclasses(tmp_path: Path) -> None:
+def test_subclasses_are_recorded_by_name_with_values_if_they_have_any(tmp_path: Path) -> None:
     value = torch.randn(3, 4)
     tagged = value.as_subclass(Tagged)
     turned = value.t().as_subclass(Tagged)
@@ -188,7 +190,7 @@ def test_the_same_memory_conjugated_is_stored_for_itself(tmp_path: Path) -> None
     assert torch.equal(call.input(1), z.conj())
 
 
-def test_ranges_of_integers(tmp_path: Path) -> None:
+def test_only_integers_have_ranges(tmp_path: Path) -> None:
     values = [
         torch.tensor([5, -3, 9]),
         torch.tensor([2**64 - 1, 7], dtype=torch.uint64),
@@ -203,7 +205,7 @@ def test_ranges_of_integers(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_numpy_arrays_and_scalars(tmp_path: Path) -> None:
+def test_numpy_arrays_and_scalars_are_recorded(tmp_path: Path) -> None:
     arrays = [
         np.arange(6, dtype=np.int16).reshape(2, 3),
         np.asfortranarray(np.random.rand(3, 4)),

@@ -22,7 +22,7 @@ MEMBERS = [("blobs", "safetensors"), ("records", "msgpack")]
 
 
 @pytest.mark.parametrize("batch", [1, 32])
-def test_any_calls_in_any_batches(
+def test_calls_in_any_batches_keep_their_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     monkeypatch.setattr(writer, "BATCH_CALLS", batch)

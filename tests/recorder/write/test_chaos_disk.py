@@ -200,7 +200,7 @@ def mounting() -> list[str] | None:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", [kind for kind in OPTIONS if kind != "oldest deleted"])
-def test_a_file_system_that_is_full(tmp_path: Path, kind: str) -> None:
+def test_all_calls_are_counted_on_a_full_file_system(tmp_path: Path, kind: str) -> None:
     command = mounting()
     if command is None:
         pytest.skip("no file system can be mounted here")

@@ -48,11 +48,11 @@ def test_calls_that_are_not_kept_reach_the_disk(tmp_path: Path, clock: Clock) ->
         assert counted(path) == 300
         kept = recorder.stats().kept
         with open_tape(path) as tape:
-            found = tape.coverage
-            assert (found.seen, found.kept, found.at_least) == (300, kept, True)
-            assert found.dropped == {"policy": 300 - kept}
-            assert found.counted_ns is not None
-            assert found.counted_ns <= time.time_ns()
+            coverage = tape.coverage
+            assert (coverage.seen, coverage.kept, coverage.at_least) == (300, kept, True)
+            assert coverage.dropped == {"policy": 300 - kept}
+            assert coverage.counted_ns is not None
+            assert coverage.counted_ns <= time.time_ns()
         sizes = set()
         for more in range(1, 6):
             call(recorder, model, 100)

@@ -265,7 +265,7 @@ def test_calls_under_way_are_within_the_bound(
     check_ends(recorder.stats(), tapes_in(tmp_path))
 
 
-def test_room() -> None:
+def test_a_budget_lends_only_what_nobody_claimed() -> None:
     budget = DiskBudget(1000)
     assert budget.claim(700)
     assert not budget.lend(400)

@@ -18,7 +18,7 @@ from tests.recorder.models import Add
 from tests.schema.container.tapes import MANIFEST, new_call, tape
 
 
-def test_a_file_that_takes_a_few_bytes_at_once(
+def test_a_tape_is_whole_if_the_disk_takes_a_few_bytes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.tape"

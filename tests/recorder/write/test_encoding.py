@@ -43,7 +43,7 @@ def test_the_safetensors_library_opens_every_extracted_blob(tmp_path: Path) -> N
     assert (8 + int.from_bytes(header, "little")) % 64 == 0
 
 
-def test_manifest(tmp_path: Path) -> None:
+def test_the_manifest_has_signature_policy_and_producer(tmp_path: Path) -> None:
     class Model(torch.nn.Module):
         def forward(
             self, x: Any, /, y: int = 3, *rest: Any, z: Any = None, o: Any = None, **more: Any
@@ -70,7 +70,7 @@ def test_manifest(tmp_path: Path) -> None:
     assert manifest.producer.host is None
 
 
-def test_shapes_only(tmp_path: Path) -> None:
+def test_shapes_only_keeps_ranges_only_of_many_integers(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     with record(model, path, values="none"):
         model(torch.tensor([4, -4]), torch.ones(2))

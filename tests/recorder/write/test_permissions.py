@@ -86,7 +86,7 @@ def test_the_launcher_makes_directories_likewise(tmp_path: Path) -> None:
     assert mode(tmp_path / "c") == 0o755
 
 
-def test_permissions_in_text() -> None:
+def test_permissions_are_parsed_from_text() -> None:
     for text in ("640", "0640", "0o640"):
         assert parse_options({"file_mode": text}) == {"file_mode": 0o640}
     for wrong in ("rw-r-----", "64", "888", 640):
@@ -151,7 +151,7 @@ def test_a_control_file_that_others_may_write_is_refused(
         (0o770, 0o700, False),
     ],
 )  # fmt: skip
-def test_nor_one_in_whose_place_others_may_put_another(
+def test_a_control_file_that_others_could_replace_is_not_obeyed(
     tmp_path: Path, above: int, bits: int, is_followed: bool
 ) -> None:
     """By its directory, or by one above that."""
@@ -164,7 +164,7 @@ def test_nor_one_in_whose_place_others_may_put_another(
     assert is_followed or "others can write to " in trouble
 
 
-def test_nor_what_a_link_leads_to_in_such_a_directory(tmp_path: Path) -> None:
+def test_a_link_into_a_directory_of_others_is_not_obeyed(tmp_path: Path) -> None:
     link = folder_of(tmp_path, 0o700) / "link.json"
     (tmp_path / "away").mkdir()
     link.symlink_to(written(folder_of(tmp_path / "away", 0o777)))
@@ -173,7 +173,7 @@ def test_nor_what_a_link_leads_to_in_such_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["file", "directory"])
-def test_nor_one_of_another_user(
+def test_a_control_file_of_another_user_is_not_obeyed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     folder = folder_of(tmp_path, 0o755)

@@ -31,7 +31,7 @@ from tests.recorder.write.accounts import (
 )
 
 
-def test_a_file_after_the_other_by_size(tmp_path: Path) -> None:
+def test_a_full_segment_is_followed_by_the_next(tmp_path: Path) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False) as recorder:
         call(recorder, model, 25)
@@ -86,7 +86,9 @@ def test_the_oldest_goes_when_the_disk_is_full(tmp_path: Path) -> None:
         assert numbers == list(range(100 - stats.kept, 100))
 
 
-def test_or_it_stops(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_recording_stops_at_its_limit_on_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape", max_disk_bytes=300 * KIB, outputs=False) as recorder:
         call(recorder, model, 50)
@@ -98,7 +100,9 @@ def test_or_it_stops(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("max_disk_bytes") == 1
 
 
-def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_below_the_floor_of_free_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = [10**9]
 
     class Space:
@@ -122,7 +126,7 @@ def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("looks_always")
-def test_a_file_that_somebody_removed(tmp_path: Path) -> None:
+def test_a_removed_file_is_followed_by_another(tmp_path: Path) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape", outputs=False) as recorder:
         call(recorder, model, 3)
@@ -213,7 +217,7 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="ther
 @needs_proc
 @pytest.mark.parametrize("again", ["closed", "another file has its number", "and its inode"])
 @pytest.mark.parametrize("removed", [False, True])
-def test_a_host_that_closes_descriptors_of_others(
+def test_a_file_of_the_host_in_place_of_a_closed_one_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str, removed: bool
 ) -> None:
     model, path, mine = Identity(), tmp_path / "t.tape", tmp_path / "mine"
@@ -262,9 +266,7 @@ def test_a_path_that_leads_elsewhere_before_anything_is_written(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("looks_always")
-def test_a_host_that_goes_to_another_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorder_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     model = Identity()
@@ -277,7 +279,7 @@ def test_a_host_that_goes_to_another_directory(
     assert read(tmp_path / "a.tape").numbers == [0, 1]
 
 
-def test_sealing_while_recording(tmp_path: Path) -> None:
+def test_sealing_while_recording_begins_a_new_file(tmp_path: Path) -> None:
     model = Add()
     x = torch.ones(2)
     with record(model, tmp_path / "a.tape") as recorder:
@@ -294,7 +296,9 @@ def test_sealing_while_recording(tmp_path: Path) -> None:
     assert not recorder.seal()
 
 
-def test_a_disk_that_takes_no_next_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_kept_once_the_disk_takes_a_next_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path / "a.tape") as recorder:
         model(x, x)
@@ -325,7 +329,7 @@ def test_names_that_are_taken_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a-00002.tape").exists()
 
 
-def test_a_directory_as_the_path(tmp_path: Path) -> None:
+def test_tapes_in_a_directory_are_named_by_model_and_process(tmp_path: Path) -> None:
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path) as one, record(model, f"{tmp_path}/new/") as two:
         model(x, x)
@@ -337,7 +341,7 @@ def test_a_directory_as_the_path(tmp_path: Path) -> None:
     assert one.stats().kept == two.stats().kept == three.stats().kept == 1
 
 
-def test_pause_rate_and_resume(tmp_path: Path) -> None:
+def test_pause_and_rate_drop_calls_until_they_end(tmp_path: Path) -> None:
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path / "a.tape") as recorder:
         model(x, x)

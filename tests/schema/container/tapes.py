@@ -134,8 +134,8 @@ def blob_of(reader: TapeReader, record: CallRecord | Holder) -> bytes:
     """The blob of a call, after a look at its checksum; empty without one."""
     if record.blob is None:
         return b""
-    found = reader.blob_member(record)
-    content = reader.source.read_at(found.start, found.size)
+    blob = reader.blob_member(record)
+    content = reader.source.read_at(blob.start, blob.size)
     if zlib.crc32(content) != record.blob.checksum:
         reason = f"the tensors of call {record.call} do not match their checksum"
         raise TapeError("damaged", reason)

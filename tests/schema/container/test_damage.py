@@ -69,7 +69,7 @@ EVERY = pytest.mark.integration
         pytest.param(0xFF, 1, marks=[EVERY, pytest.mark.slow]),
     ],
 )
-def test_each_byte_flipped(mask: int, step: int) -> None:
+def test_a_flipped_byte_is_never_taken_for_whole(mask: int, step: int) -> None:
     """An error, or calls of which each is whole; what is changed is never taken for whole."""
     data = bytearray(tape(*GROUPS))
     right = {number: record_of(bytes(data), number) for number in range(5)}

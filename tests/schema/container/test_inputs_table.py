@@ -78,7 +78,7 @@ def test_no_call_is_left_out(calls: list[Call], bounds: dict[str, int]) -> None:
 
 
 @given(calls)
-def test_exact_with_room(calls: list[Call]) -> None:
+def test_a_table_with_room_counts_exactly(calls: list[Call]) -> None:
     table = table_of(calls)
     assert not table.kinds
     assert not table.other.seen
@@ -97,7 +97,7 @@ def test_exact_with_room(calls: list[Call]) -> None:
 
 
 @given(calls)
-def test_honest_without_room(calls: list[Call]) -> None:
+def test_a_table_without_room_counts_the_smallest_sizes_exactly(calls: list[Call]) -> None:
     """Without rows, each axis has the smallest 32 sizes and their exact counts."""
     table = table_of(calls, max_rows=0)
     assert not table.rows
@@ -153,7 +153,7 @@ def test_more_calls_than_a_count_holds() -> None:
         table.merge(unpack_inputs(most))
 
 
-def test_rows_that_cannot_be_decoded() -> None:
+def test_rows_that_cannot_be_decoded_are_errors_when_asked_for() -> None:
     """They are read, and an error comes when they are asked for, or have to be counted by kind."""
     table = InputsTable(max_rows=1)
     table.add(b"\xc1", b"\xc1", b"\xc1", 0)

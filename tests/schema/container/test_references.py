@@ -43,7 +43,7 @@ def value(data: bytes, number: int, leaf: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("seals", [True, False])
-def test_a_value_of_an_earlier_call(seals: bool) -> None:
+def test_a_reference_leads_to_the_value_of_an_earlier_call(seals: bool) -> None:
     same, other = new_call(4, [9], [5, 6], at=[("x1", 3, "x1")]), new_call(
         5, [1, 2], [8], at=[("x0", 3, "x0")]
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_a_value_of_an_earlier_call(seals: bool) -> None:
     assert read_all(data) == ([3, 4, 5], [])
 
 
-def test_it_may_have_another_key_there_and_be_in_the_same_group() -> None:
+def test_a_reference_may_name_another_key_in_the_same_group() -> None:
     data = tape([FIRST, new_call(4, [5, 6], at=[("x0", 3, "x1")])])
     assert value(data, 4) == value(data, 3, 1)
     assert opened(data).record(4).blob is None  # nothing of its own
@@ -71,7 +71,7 @@ def test_equal_inputs_have_one_row_wherever_their_bytes_are() -> None:
 WIDE = grown(3, 4, 4)
 
 
-def test_a_value_that_grew() -> None:
+def test_a_value_that_grew_is_put_together() -> None:
     """The first columns are those of the call before, however many calls they come from."""
     calls = [WIDE, *(grown(n, n + 1, 1, at=[("x0", n - 1, "x0", 1)]) for n in range(4, 60))]
     calls.append(grown(60, 60, 0, at=[("x0", 59, "x0", 1)]))  # a tail of nothing
@@ -84,7 +84,7 @@ def test_a_value_that_grew() -> None:
     assert len(data) < 61 * 2048
 
 
-def test_a_reference_to_a_value_that_grew() -> None:
+def test_a_reference_leads_to_a_value_that_grew() -> None:
     later = grown(4, 5, 1, at=[("x0", 3, "x0", 1)])
     same = grown(5, 5, 0, at=[("x0", 4, "x0")])._replace(blob=[], checksums=NO_CHECKSUMS)
     assert value(tape([WIDE, later], [same]), 5) == value(tape([WIDE, later]), 4)

@@ -156,8 +156,8 @@ def test_a_record_that_no_reader_takes_is_refused() -> None:
 
 
 def test_many_calls_that_are_alike() -> None:
-    one = new_call(0, shape=(2, 3))
-    calls = [one._replace(number=number) for number in range(20_000)]
+    call = new_call(0, shape=(2, 3))
+    calls = [call._replace(number=number) for number in range(20_000)]
     data = tape(*(calls[at : at + 500] for at in range(0, len(calls), 500)))
     reader = opened(data)
     assert reader.end is not None

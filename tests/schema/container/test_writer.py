@@ -173,7 +173,7 @@ def test_a_tape_with_as_many_groups_as_its_index_holds(monkeypatch: pytest.Monke
     assert read_all(bytes(sink.data)) == ([0, 1, 2], [])
 
 
-def test_a_call_that_ended_after_all_time() -> None:
+def test_the_end_of_a_call_beyond_all_time_is_capped() -> None:
     """Both numbers are within their limits, and their sum is not: a stranger's tape, edited."""
     data = tape([new_call(0, [1], time_ns=2**63 - 1, duration_ns=2**63 - 1)])
     end = opened(data).end

@@ -18,10 +18,10 @@ from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.sections import Section
 from calltape_schema.tar import ZEROS_AT_END, member_header, padding
-from tests.raw_structures import raw_structure
-from tests.sections import table_entry
+from tests.forging.sections import table_entry
+from tests.forging.structures import raw_structure
 
-__all__ = ["Forged"]
+__all__ = ["ForgedTape"]
 
 _TAPE = bytes(range(16))
 
@@ -50,7 +50,7 @@ def _documents(tree: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 @dataclass
-class Forged:
+class ForgedTape:
     """One call ``forward(x, size=3, note="plain")``, as documents.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Forged tapes, made by code: nodes that name classes, and calls that hold them."""
+"""Tapes of a stranger: nodes that name classes, and calls that hold them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import torch
 
 from calltape_schema.packing import pack, unpack
-from tests.analyzer.reading.forged import Forged, inputs_of
+from tests.forging.call import TENSOR, Forged, inputs_of
 
-__all__ = ["ESCAPES", "TEXT", "commanding", "escaping", "forged", "nodes_naming"]
+__all__ = ["ESCAPE", "ESCAPES", "TEXT", "commanding", "escaping", "forged_failure", "nodes_naming"]
 
 TEXT = {"kind": "str", "scalar": 0}
 """The node of the first scalar, a text."""
 
+ESCAPE = "\x1b[31mred\u202e"
 ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e"
-"""What a terminal would obey."""
+"""What a terminal would obey: a color, and a title besides."""
 
 
 def nodes_naming(name: str, fields: Sequence[str] = ("command",)) -> list[dict[str, Any]]:
@@ -46,7 +47,7 @@ def nodes_naming(name: str, fields: Sequence[str] = ("command",)) -> list[dict[s
     ]
 
 
-def forged(
+def forged_failure(
     path: Path,
     nodes: Iterable[Any],
     scalars: Sequence[Any] = ("touch FOUND", 1),
@@ -65,17 +66,17 @@ def forged(
         has_values: whether ``x`` has its values.
         record: other facts of the call.
     """
-    made = Forged(path, (torch.zeros(2, 3),))
-    made.set_root(inputs_of({"kind": "tensor", "leaf": 0}, *nodes), scalars=len(scalars))
+    call = Forged(path, (torch.zeros(2, 3),))
+    call.set_root(inputs_of(TENSOR, *nodes), scalars=len(scalars))
     if context is not None:
-        structure = dict(unpack(made.inputs["structure"]))
-        made.inputs["structure"] = pack({**structure, "context": context})
-    made.inputs["scalars"] = list(scalars)
+        structure = dict(unpack(call.inputs["structure"]))
+        call.inputs["structure"] = pack({**structure, "context": context})
+    call.inputs["scalars"] = list(scalars)
     if not has_values:
-        made.set_leaf(key=None, missing="policy")
-    made.record.pop("outputs", None)
-    made.record |= {"error": {"type": "builtins:ValueError", "message": "boom"}, **record}
-    return made.write()
+        call.set_leaf(key=None, missing="policy")
+    call.record.pop("outputs", None)
+    call.record |= {"error": {"type": "builtins:ValueError", "message": "boom"}, **record}
+    return call.write()
 
 
 def commanding(path: Path, *words: str) -> Path:
@@ -102,7 +103,7 @@ def commanding(path: Path, *words: str) -> Path:
         "kind": "object", "type": "subprocess:Popen", "fields": ["args"],
         "children": [{"kind": "none"}],
     }  # fmt: skip
-    return forged(path, [asked, opener], scalars=words)
+    return forged_failure(path, [asked, opener], scalars=words)
 
 
 def escaping(path: Path) -> Path:
@@ -119,4 +120,4 @@ def escaping(path: Path) -> Path:
         {"kind": "dtype", "name": ESCAPES},
     ]
     error = {"type": f"app:{ESCAPES}E", "message": f"boom{ESCAPES}"}
-    return forged(path, nodes, scalars=(ESCAPES,), error=error)
+    return forged_failure(path, nodes, scalars=(ESCAPES,), error=error)
