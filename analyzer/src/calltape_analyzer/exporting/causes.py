@@ -63,12 +63,14 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
     Args:
         stack: the frames, the innermost last.
     """
-    others = _folders_of_others()
+    other_folders = _folders_of_others()
     frames = list(stack)
     # Frames outside of our own call of the model belong to the caller of the export.
     called = max((i for i, frame in enumerate(frames) if frame.filename == _CALLING), default=-1)
-    own = [frame for frame in frames[called + 1 :] if not _is_below(frame.filename, others)]
-    return _place(own[-1]) if own else None
+    model_frames = [
+        frame for frame in frames[called + 1 :] if not _is_below(frame.filename, other_folders)
+    ]
+    return _place(model_frames[-1]) if model_frames else None
 
 
 def _place(frame: traceback.FrameSummary) -> str:
@@ -87,17 +89,17 @@ def _folders_of_others() -> list[str]:
 def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummary]:
     """The lines of the model in the traceback of an error and of its causes, the innermost
     first."""
-    others = _folders_of_others()
-    known: set[int] = set()
-    found: list[traceback.FrameSummary] = []
+    other_folders = _folders_of_others()
+    seen: set[int] = set()
+    frames_of_model: list[traceback.FrameSummary] = []
     one: BaseException | None = error
-    while one is not None and id(one) not in known:
-        known.add(id(one))
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
         with contextlib.suppress(Exception):  # sources that cannot be read
             frames = reversed(traceback.extract_tb(one.__traceback__))
-            found[:0] = [f for f in frames if not _is_below(f.filename, others)]
+            frames_of_model[:0] = [f for f in frames if not _is_below(f.filename, other_folders)]
         one = one.__cause__ or one.__context__
-    return iter(found)
+    return iter(frames_of_model)
 
 
 def _is_below(name: str, folders: list[str]) -> bool:

@@ -443,13 +443,15 @@ def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) ->
     """Whether a program accepts an unrecorded value of a symbol, with recorded values of the
     others."""
     symbol = variant.symbols[place]
-    known = set(symbol.values)
+    recorded = set(symbol.values)
     for row in range(min(len(variant.rows), _MAX_UNSEEN)):
         values = values_at(variant, row)
-        wanted = [values[place] + step * symbol.unit for step in _STEPS]
-        for value in (*wanted, max(known) + symbol.unit, 2 * max(known)):
+        near = [values[place] + step * symbol.unit for step in _STEPS]
+        for value in (*near, max(recorded) + symbol.unit, 2 * max(recorded)):
             moved = (
-                None if value in known else with_relations(variant.symbols, values, {place: value})
+                None
+                if value in recorded
+                else with_relations(variant.symbols, values, {place: value})
             )
             if moved is not None and takes(programs, variant, resized_row(variant, row, moved)):
                 return True

@@ -177,13 +177,13 @@ class OnnxModel(ExportedModel):
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
-        found = self.session.run_with_ort_values(None, values)
+        results = self.session.run_with_ort_values(None, values)
         # What an ``initializer`` of somebody makes may be less than a session.
         read = getattr(self.session, "get_modelmeta", None)
         metadata = {} if read is None else read().custom_metadata_map
         are_complex = complex_outputs(metadata)
         outputs: list[Any] = []
-        for known, output in zip(self.session.get_outputs(), found, strict=True):
+        for known, output in zip(self.session.get_outputs(), results, strict=True):
             if known.name == CHECKS:
                 check_assertions(output.numpy().tolist(), metadata)
                 continue

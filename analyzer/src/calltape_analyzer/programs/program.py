@@ -263,18 +263,20 @@ class Program:
         Raises:
             Exception: what the runtime raises.
         """
-        given = as_traced(self.variant, sample)
+        traced_sample = as_traced(self.variant, sample)
         with with_default_dtype(self.plan.context):
-            returned = self.model.run(self.inputs(given))
+            returned = self.model.run(self.inputs(traced_sample))
         if self.model.has_state:
-            write_back(sample, given)
+            write_back(sample, traced_sample)
         leaves = self._result_leaves
         if len(returned) != len(leaves):
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
         # A cache that the program fills and returns is the caller's own.
-        callers = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
+        callers = {
+            id(copy): one for one, copy in zip(sample.tensors, traced_sample.tensors, strict=True)
+        }
         return [
             callers[id(value)]
             if id(value) in callers

@@ -159,9 +159,9 @@ def _earlier_manifest(folder: Path) -> ProgramsManifest | None:
         except TapeError:
             return False  # a link, a directory
 
-    others = [name for name in names if name != MANIFEST and not was_saved(name)]
-    if others:
-        _reject_folder(folder, others)
+    unknown_names = [name for name in names if name != MANIFEST and not was_saved(name)]
+    if unknown_names:
+        _reject_folder(folder, unknown_names)
     return manifest
 
 

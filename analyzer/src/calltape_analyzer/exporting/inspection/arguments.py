@@ -220,10 +220,10 @@ def strides_read(
         seconds: how long the runs of one variant may take.
     """
     read: set[str] = set()
-    others = _calls_of_other_strides(session, variants, calls)
+    calls_by_group = _calls_of_other_strides(session, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
         if session.may_query(variant, LAYOUT):
-            ask = partial(_read_in, session, variant, others.get(variant.group.key, []))
+            ask = partial(_read_in, session, variant, calls_by_group.get(variant.group.key, []))
             read.update(session.answer(ask, seconds, (variant.name, Question.STRIDES)) or ())
     return frozenset(read)
 
@@ -241,7 +241,7 @@ def strides_unread(session: Session, variants: Iterable[VariantFacts]) -> tuple[
     return tuple(name for name in several if name not in read)
 
 
-def _read_in(session: Session, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
+def _read_in(session: Session, variant: VariantFacts, calls: Sequence[Call]) -> list[str]:
     """The paths of the tensors whose strides matter in one variant."""
     places = variant.group.layout.tensors
     first, largest = _telling_rows(variant)
@@ -252,7 +252,7 @@ def _read_in(session: Session, variant: VariantFacts, others: Sequence[Call]) ->
             session, variant, session.find(variant.rows.calls_of(largest).first)
         )
         numbers.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
-    probes = (_StrideProbe.of(session, variant, one) for one in others)
+    probes = (_StrideProbe.of(session, variant, one) for one in calls)
     numbers.update(i for one in probes if one is not None for i in one.read_as([contiguous]))
     return [str(places[i]) for i in numbers]
 

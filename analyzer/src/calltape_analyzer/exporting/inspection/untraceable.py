@@ -252,8 +252,8 @@ def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFa
         if instruction.opname in _LOADS and name in _FACTS:
             is_global = instruction.opname == "LOAD_GLOBAL"
             # ``inspect`` has a Parameter, too.
-            known = beside.get(name) if is_global else owner
-            is_own = known is Parameter or (isinstance(known, str) and known in _OWNERS)
+            value = beside.get(name) if is_global else owner
+            is_own = value is Parameter or (isinstance(value, str) and value in _OWNERS)
             if name != "Parameter" or is_own:
                 line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
                 file = Path(code.co_filename).name

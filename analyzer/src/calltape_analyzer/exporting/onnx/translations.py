@@ -373,7 +373,7 @@ def _even_kernel(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[int] | Non
     return [size // parts for size, parts in zip(sizes, wanted, strict=True)]
 
 
-def _windows(x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
+def _windows(x: Any, axis: int, rank: int, window_count: Any) -> tuple[Any, Any, Any]:
     """The elements of each window along one dimension.
 
     Returns:
@@ -382,10 +382,10 @@ def _windows(x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
     """
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     size = op.Squeeze(op.Shape(x, start=axis, end=axis + 1), op.Constant(value_ints=[0]))
-    if type(wanted) is int:
-        parts = op.Constant(value_int=wanted)
+    if type(window_count) is int:
+        parts = op.Constant(value_int=window_count)
     else:  # a size of the graph
-        parts = op.Reshape(op.Cast(wanted, to=_INT64), op.Constant(value_ints=[]))
+        parts = op.Reshape(op.Cast(window_count, to=_INT64), op.Constant(value_ints=[]))
     steps = op.Range(zero, parts, one)
     begins = op.Div(op.Mul(steps, size), parts)
     last = op.Sub(parts, one)

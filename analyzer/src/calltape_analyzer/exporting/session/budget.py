@@ -409,5 +409,5 @@ class Probing:
         )
         program.all_notes.append(probed)
         if attempt.untried:
-            first, more = attempt.untried[0], len(attempt.untried) - 1
-            program.all_notes.append(Untried(first, more, probed.is_remark))
+            first, untried_count = attempt.untried[0], len(attempt.untried) - 1
+            program.all_notes.append(Untried(first, untried_count, probed.is_remark))

@@ -233,10 +233,16 @@ def hides_queries(module: torch.nn.Module) -> bool:
             return True
         if isinstance(vars(part).get("forward"), torch.jit.ScriptFunction):
             return True
-    own = _python_modules({c.__module__ for part in module.modules() for c in type(part).__mro__})
-    values = [value for one in own for value in list(vars(one).values())]
+    python_modules = _python_modules(
+        {c.__module__ for part in module.modules() for c in type(part).__mro__}
+    )
+    values = [value for one in python_modules for value in list(vars(one).values())]
     imported = {one.__module__ for one in values if isinstance(one, FunctionType)}
-    values += [one for each in _python_modules(imported) for one in list(vars(each).values())]
+    values += [
+        one
+        for module_of_import in _python_modules(imported)
+        for one in list(vars(module_of_import).values())
+    ]
     return any(map(_is_hidden, values))
 
 

@@ -434,8 +434,8 @@ def half_of_free(device: str = "cpu") -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    known = (_available(), *map(_left_in, _groups()))
-    return min((free for free in known if free is not None), default=_UNKNOWN) // 2
+    amounts = (_available(), *map(_left_in, _groups()))
+    return min((free for free in amounts if free is not None), default=_UNKNOWN) // 2
 
 
 def _available() -> int | None:

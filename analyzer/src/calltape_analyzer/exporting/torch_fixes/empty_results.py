@@ -54,18 +54,18 @@ def _part(size: Any) -> Any:
 
 
 @contextlib.contextmanager
-def never_empty(wanted: bool) -> Iterator[NotEmpty]:
+def never_empty(enabled: bool) -> Iterator[NotEmpty]:
     """Makes a trace assume that sizes which depend on values are not 0. Yields what it assumed.
 
     Args:
-        wanted: does nothing if it is False.
+        enabled: does nothing if it is False.
     """
     # Not imported above, because torch imports a computer algebra system for it.
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     environment: Any = shapes.ShapeEnv
     evaluate = environment.evaluate_sym_node
     assumed = NotEmpty()
-    if not wanted:
+    if not enabled:
         yield assumed
         return
 

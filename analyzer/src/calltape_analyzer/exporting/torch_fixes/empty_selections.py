@@ -148,7 +148,7 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func is _ASSERT and not args[0] and asserted_size(str(args[1])) is not None:
             self.failed.add(args[1])
             return None
@@ -161,7 +161,7 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._mask(one) if isinstance(one, torch.Tensor) and one.dtype in masks else one
                 for one in args[1]
             ])  # fmt: skip
-        return func(*args, **given)
+        return func(*args, **keywords)
 
     def _mask(self, mask: torch.Tensor) -> torch.Tensor:
         memory = mask.data_ptr(), mask.shape

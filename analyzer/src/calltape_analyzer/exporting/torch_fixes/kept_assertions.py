@@ -46,9 +46,9 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     analysis: Any = importlib.import_module("torch.utils._sympy.reference").PythonReferenceAnalysis
     inserting: Any = importlib.import_module("torch.fx.passes.runtime_assert")
-    own = getattr(passes[0], _INSERT, None)
+    insert_before = getattr(passes[0], _INSERT, None)
     lacks_operator = getattr(shapes, _LACKS_OPERATOR, None)
-    if own is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
+    if insert_before is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
         yield
         return
     relational = importlib.import_module("sympy").core.relational.Relational
@@ -58,7 +58,7 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
             found[:] = [_in_kept_form(assertion, of_model=of_model) for assertion in found]
         of_node = functools.partial(_unsolved, environment)
         with _patched([(shapes, _LACKS_OPERATOR, lacks), (inserting, _OF_NODE, of_node)]):
-            returned = own(module, environment, *args, **kwargs)
+            returned = insert_before(module, environment, *args, **kwargs)
         _say_where(module.graph, environment)
         return returned
 
@@ -268,12 +268,12 @@ def _follows(bound: Any, asserted: set[Any]) -> bool:
     symbol, low, high = _limits(bound)
     if low <= -_UNLIMITED and high >= _UNLIMITED:
         return True
-    known = [_limits(one) for one in asserted if one is not None and _is_bound(one)]
-    own = [one for one in known if one[0] == symbol]
+    limits = [_limits(one) for one in asserted if one is not None and _is_bound(one)]
+    own_limits = [one for one in limits if one[0] == symbol]
     return (
-        any(one[1] >= low for one in own)
+        any(one[1] >= low for one in own_limits)
         if low > -_UNLIMITED
-        else any(one[2] <= high for one in own)
+        else any(one[2] <= high for one in own_limits)
     )
 
 

@@ -142,19 +142,19 @@ def _pool(
     def pool(x: Any, kernel_size: Any, *args: Any, **kwargs: Any) -> Any:
         window = tuple(kernel_size) if isinstance(kernel_size, list | tuple) else (kernel_size,)
         window = window * dims if len(window) == 1 else window
-        more = dict(zip(names, args, strict=False)) | kwargs
-        if _fits_once(more) and all(map(_are_same, window, x.shape[-dims:])):
+        options = dict(zip(names, args, strict=False)) | kwargs
+        if _fits_once(options) and all(map(_are_same, window, x.shape[-dims:])):
             return whole(x, dim=tuple(range(-dims, 0)), keepdim=True)
         return operator(x, kernel_size, *args, **kwargs)
 
     return pool
 
 
-def _fits_once(more: Mapping[str, Any]) -> bool:
+def _fits_once(options: Mapping[str, Any]) -> bool:
     """Whether a window of the size of the picture has one place, and nothing else is asked for."""
-    if more.get("return_indices") or more.get("divisor_override") is not None:
+    if options.get("return_indices") or options.get("divisor_override") is not None:
         return False
-    around, apart = more.get("padding", 0), more.get("dilation", 1)
+    around, apart = options.get("padding", 0), options.get("dilation", 1)
     is_wider = any(around) if isinstance(around, list | tuple) else around
     are_apart = any(n != 1 for n in (apart if isinstance(apart, list | tuple) else [apart]))
     return not is_wider and not are_apart
