@@ -425,7 +425,7 @@ def _floats(programs: Iterable[Program], variant: VariantFacts) -> tuple[list[st
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
-    """Whether a program accepts the sizes of a row of a variant."""
+    """Whether one of some programs accepts the sizes of a row of a variant."""
     return None in _rejections(programs, variant, row)
 
 

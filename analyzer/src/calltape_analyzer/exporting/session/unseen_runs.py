@@ -65,7 +65,14 @@ _SECONDS = 60.0
 
 
 def why_unrun(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-    """Why the model is not run at sizes that no call had; None if it may be run."""
+    """Why the model is not run at sizes that no call had; None if it may be run. A recorded call
+    runs first if the cost of the variant is unknown.
+
+    Args:
+        session: has the model, and says which runs are allowed.
+        variant: of the call.
+        sizing: the sizes.
+    """
     probing = session.probing
     # A model that reads strides would get a call of another variant: a transposed tensor with one
     # row is contiguous.
