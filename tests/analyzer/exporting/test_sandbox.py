@@ -152,7 +152,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
     try:
         with Sandbox(locked, "cpu", first="recorded") as runs:
             assert runs.ask(1, 60) == here
-            assert runs.is_here
+            assert runs.runs_here
         assert not module_apart.may_fork("cpu")
     finally:
         stop.set()

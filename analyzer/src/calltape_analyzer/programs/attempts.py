@@ -340,17 +340,17 @@ def _verdict_on(
         floats: that differ between variants with the same tensors.
     """
     rows = list(variant.rows)[:_MAX_ROWS]
-    rejected = constant = 0
-    limits: list[Fact] = []
     narrow = [p for p in programs if p.is_constant or p.only_rows is not None]
     wide = [program for program in programs if program not in narrow]
-    for row in rows:
-        if takes(wide, variant, row):
-            continue
-        serving = next((program for program in narrow if takes([program], variant, row)), None)
-        rejected += serving is None
-        constant += serving is not None
-        limits += [serving.why_only] if serving is not None and serving.why_only else []
+    # For each row that no wide program serves: the narrow program that does, or None.
+    serving = [
+        next((program for program in narrow if takes([program], variant, row)), None)
+        for row in rows
+        if not takes(wide, variant, row)
+    ]
+    rejected = serving.count(None)
+    constant = len(serving) - rejected
+    limits = [p.why_only for p in serving if p is not None and p.why_only is not None]
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     moved = [i for i in free if _may_move(wide, variant, i)]
     # Near the recorded sizes, and twice and half as large.

@@ -144,7 +144,7 @@ class QueryWatcher(TorchFunctionMode):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self._own = {
+        self._model_memory = {
             memory
             for tensor in (*module.parameters(), *module.buffers())
             if (memory := storage_of(tensor)) is not None
@@ -165,7 +165,7 @@ class QueryWatcher(TorchFunctionMode):
 
     def __enter__(self) -> QueryWatcher:
         self._within.enter_context(_watched_modes(self._queries.add))
-        self._within.enter_context(_WriteWatcher(self._own, self._queries.add))
+        self._within.enter_context(_WriteWatcher(self._model_memory, self._queries.add))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -180,7 +180,9 @@ class QueryWatcher(TorchFunctionMode):
         name = _QUERIES.get(func)
         if name is not None:
             if not (
-                args and isinstance(args[0], torch.Tensor) and storage_of(args[0]) in self._own
+                args
+                and isinstance(args[0], torch.Tensor)
+                and storage_of(args[0]) in self._model_memory
             ):
                 self._queries.add(name)
         elif isinstance(func, _OPERATORS):
@@ -206,9 +208,9 @@ class _WriteWatcher(_OperatorMode):
     """Reports operators that write to a tensor other than the model's own. Names in Python do not
     show them: ``relu(x, inplace=True)`` writes within torch."""
 
-    def __init__(self, own: Collection[int], report: Callable[[str], None]) -> None:
+    def __init__(self, model_memory: Collection[int], report: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._own = own
+        self._model_memory = model_memory
         self._report = report
 
     def __torch_dispatch__(
@@ -219,7 +221,7 @@ class _WriteWatcher(_OperatorMode):
         written = [args[i] for i in places if i < len(args)]
         written += [keywords[name] for name in names if name in keywords]
         tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
-        if any(storage_of(one) not in self._own for one in tensors):
+        if any(storage_of(one) not in self._model_memory for one in tensors):
             self._report("written")
         return func(*args, **keywords)
 
@@ -329,7 +331,7 @@ class _MemoryCounter(_OperatorMode):
         self.peak = 0
         self._fused = fused
         self._live = 0
-        self._known: dict[int, Any] = {}
+        self._storages: dict[int, Any] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -341,7 +343,7 @@ class _MemoryCounter(_OperatorMode):
             scores = query.shape[:-1].numel() * keys.shape[-2] * query.element_size()
             self.peak = max(self.peak, self._live + _AT_ONCE * scores)
         for key, storage in _storages(returned):
-            if key not in given and key not in self._known:
+            if key not in given and key not in self._storages:
                 self._add(key, storage)
         return returned
 
@@ -349,10 +351,10 @@ class _MemoryCounter(_OperatorMode):
         size = storage.nbytes()
 
         def freed(_: Any) -> None:
-            if self._known.pop(key, None) is not None:
+            if self._storages.pop(key, None) is not None:
                 self._live -= size
 
-        self._known[key] = weakref.ref(storage, freed)
+        self._storages[key] = weakref.ref(storage, freed)
         self._live += size
         self.peak = max(self.peak, self._live)
 

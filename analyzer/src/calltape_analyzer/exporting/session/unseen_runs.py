@@ -382,7 +382,7 @@ class UnseenRuns:
         """
         variant, runtime = self._program.variant, self._program.model.runtime
         try:
-            if with_program and self.sandbox.is_here:
+            if with_program and self.sandbox.runs_here:
                 ran: UnseenRun = self._here(sizing, seconds)
             else:
                 ran = self.sandbox.ask((sizing, with_program), seconds)
