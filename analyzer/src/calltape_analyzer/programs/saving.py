@@ -58,7 +58,6 @@ from calltape_schema.tree import decode_structure, encode_structure
 __all__ = [
     "check_destination",
     "check_program",
-    "program_document",
     "program_parts",
     "save",
     "signature_document",

@@ -29,7 +29,6 @@ __all__ = [
     "is_pt2",
     "load_exported_program",
     "load_onnx_proto",
-    "open_regular",
     "read_json",
     "read_regular",
     "reject_data_outside",
