@@ -98,7 +98,7 @@ class _AliasProbe:
     def __init__(self, session: Session, plan: Plan, sample: Sample) -> None:
         self._session, self._plan, self._sample = session, plan, sample
         named = (*session.module.named_buffers(), *session.module.named_parameters())
-        self._own: dict[str, Any] = dict(named)
+        self._model_tensors: dict[str, Any] = dict(named)
         self._buffers = {name for name, _ in session.module.named_buffers()}
 
     @classmethod
@@ -113,7 +113,7 @@ class _AliasProbe:
         """The arguments that could be tensors of the model, each with what to pass: a buffer as it
         is, a part of it in the shape of the argument, or a parameter of that shape."""
         for number, tensor in enumerate(self._sample.tensors):
-            for name, model_tensor in self._own.items():
+            for name, model_tensor in self._model_tensors.items():
                 if (
                     name in self._buffers
                     and model_tensor.dim() == tensor.dim()
@@ -127,7 +127,7 @@ class _AliasProbe:
     def _part(self, tensor: Any, name: str) -> Any:
         """The model's own tensor if it has the shape of another one, or the beginning of a buffer
         in that shape; None otherwise."""
-        model_tensor = self._own[name]
+        model_tensor = self._model_tensors[name]
         if not _is_alike(model_tensor, tensor):
             return None
         if model_tensor.shape == tensor.shape:

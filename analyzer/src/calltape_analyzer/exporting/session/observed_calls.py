@@ -1,8 +1,8 @@
-"""Observes a run of the model: what it queries of tensors, and the memory that these take.
+"""Observes a run of the model: what it queries of tensors, and how much memory they take.
 
-Runs with other strides, or another mode of the caller, show whether a model reads these. Nearly all
-models read neither, and one observed run proves that: torch reports each function and property of a
-tensor that Python uses to a mode. It does not report kernels that are not torch operators, so a
+Runs with other strides, or in another mode of the caller, show whether a model reads these. Nearly
+all models read neither, and one observed run proves it: torch reports to a mode each function and
+property of a tensor that Python uses. It does not report kernels that are not torch operators, so a
 model that may call one needs the other runs.
 """
 
@@ -58,14 +58,14 @@ _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
 
 @dataclass(frozen=True)
 class Effects:
-    """What a run did besides returning a value: plain data.
+    """What a run did besides returning a value, as plain data.
 
     Attributes:
         generators: the random number generators that it drew from.
         views: the outputs that share memory with arguments, with the numbers of these.
         written: the numbers of the tensors among the arguments that it wrote to, and whether it
             returned them.
-        changed: the arguments that hold something else afterwards, and are not returned.
+        changed: the arguments whose contents changed, and that are not returned.
     """
 
     generators: tuple[str, ...]
