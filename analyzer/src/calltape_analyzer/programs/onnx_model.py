@@ -360,7 +360,7 @@ def complex_outputs(metadata: Mapping[str, str]) -> frozenset[str]:
     Args:
         metadata: of the model. A file may be anybody's: other content names no output.
     """
-    return frozenset(one for one in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(one, str))
+    return frozenset(name for name in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(name, str))
 
 
 def _listed(metadata: Mapping[str, str], name: str) -> list[Any]:

@@ -240,9 +240,9 @@ class Program:
         """The objects of a result that cannot be made although their classes are known, each with
         the reason. The caller gets placeholders for them."""
         return [
-            note_types.ComesAsPlaceholder(one.type_name, one.reason)
-            for one in placeholders_in(self.value(outputs))
-            if isinstance(one, Unmade)
+            note_types.ComesAsPlaceholder(placeholder.type_name, placeholder.reason)
+            for placeholder in placeholders_in(self.value(outputs))
+            if isinstance(placeholder, Unmade)
         ]
 
     @property

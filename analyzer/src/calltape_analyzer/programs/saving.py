@@ -96,7 +96,7 @@ def save(
         TapeError: ``io`` if it cannot be written.
     """
     folder = Path(os.path.abspath(directory))
-    files = (one.exported for one in programs.values() if isinstance(one.exported, str))
+    files = (program.exported for program in programs.values() if isinstance(program.exported, str))
     if any(Path(file).parent.resolve() == folder.resolve() for file in files):
         reason, advice = "these programs are read from it", "name another directory"
         raise UsageError(reason, path=str(folder), advice=advice)
@@ -516,7 +516,7 @@ def check_program(program: Program) -> None:
     for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")
     for place in program.variant.open_floats:
-        kinds = [one.kind for one in group.layout.scalars]
+        kinds = [path.kind for path in group.layout.scalars]
         _expect(place < len(kinds) and kinds[place] == "float", "a float")
     for completion in program.variant.completions.values():
         _check_completion(group, completion)

@@ -85,8 +85,8 @@ def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[
         for changes in ({}, dict.fromkeys(_may_require_grad(variant), _with_grad)):
             with without_saved_tensors():
                 on, off = (
-                    session.eager(plan, sample, context=one, changes=changes)
-                    for one in (with_mode, plain)
+                    session.eager(plan, sample, context=context, changes=changes)
+                    for context in (with_mode, plain)
                 )
             if not compared(on, off, session.tolerances).agrees:
                 return True
@@ -188,7 +188,7 @@ def _which_matter(
             return []
         if len(candidates) == 1 or len(candidates) > _MAX_SINGLE:
             return candidates
-        return [one for one in candidates if matters([one])] or candidates
+        return [candidate for candidate in candidates if matters([candidate])] or candidates
 
     remaining = _MAX_CHANGED
     for variant in variants:
@@ -457,7 +457,7 @@ def _has_numpy(call: Call) -> bool:
     """Whether a number among the arguments is numpy's."""
     nodes = walk(call.record.inputs.spec().root)
     return any(
-        isinstance(one, ScalarNode) and (one.type or "").startswith("numpy:") for one in nodes
+        isinstance(node, ScalarNode) and (node.type or "").startswith("numpy:") for node in nodes
     )
 
 

@@ -220,8 +220,10 @@ class _WriteWatcher(_OperatorMode):
         places, names = written_by(func)
         written = [args[i] for i in places if i < len(args)]
         written += [keywords[name] for name in names if name in keywords]
-        tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
-        if any(storage_of(one) not in self._model_memory for one in tensors):
+        tensors = [
+            tensor for tensor in pytree.tree_leaves(written) if isinstance(tensor, torch.Tensor)
+        ]
+        if any(storage_of(tensor) not in self._model_memory for tensor in tensors):
             self._report("written")
         return func(*args, **keywords)
 

@@ -71,7 +71,7 @@ def never_empty(enabled: bool) -> Iterator[NotEmpty]:
 
     def assuming(self: Any, node: Any, size_oblivious: bool = False, **more: Any) -> Any:
         # A float is no size: 0 may be any of its values.
-        is_of_ints = all(one.is_integer for one in node.expr.free_symbols)
+        is_of_ints = all(symbol.is_integer for symbol in node.expr.free_symbols)
         filled = _filled(node.expr) if is_of_ints else None
         has_answer = size_oblivious or more.get("fallback_value") is not None
         if filled is None or has_answer or not shapes.free_unbacked_symbols(node.expr):

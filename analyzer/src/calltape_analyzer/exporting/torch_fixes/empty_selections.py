@@ -157,10 +157,13 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (*args[:place], self._mask(args[place]), *args[place + 1 :])
         elif func is _aten.index.Tensor:
             masks = torch.bool, torch.uint8
-            args = (args[0], [
-                self._mask(one) if isinstance(one, torch.Tensor) and one.dtype in masks else one
-                for one in args[1]
-            ])  # fmt: skip
+            indices = [
+                self._mask(index)
+                if isinstance(index, torch.Tensor) and index.dtype in masks
+                else index
+                for index in args[1]
+            ]
+            args = (args[0], indices)
         return func(*args, **keywords)
 
     def _mask(self, mask: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ def _tensor_of_tensors(data: Any, **own: Any) -> Any:
     """``torch.tensor([x.max(), y.max()])`` reads numbers that are tensors with Python. If a trace
     does not know all of them, they are stacked instead."""
     numbers = data if isinstance(data, list | tuple) else []
-    are_tensors = all(isinstance(one, torch.Tensor) and one.dim() == 0 for one in numbers)
+    are_tensors = all(isinstance(number, torch.Tensor) and number.dim() == 0 for number in numbers)
     if not are_tensors or all(map(_is_known, numbers)) or len({x.dtype for x in numbers}) > 1:
         return torch.tensor(data, **own)
     requires_grad = own.pop("requires_grad", False)
@@ -92,10 +92,11 @@ def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> Any:
     if x.dim() != indices.dim():
         return torch.take_along_dim(x, indices, dim)  # raises an error
     axis = dim % x.dim()
-    beside = [(*one.shape[:axis], 1, *one.shape[axis + 1 :]) for one in (x, indices)]
+    beside = [(*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]) for tensor in (x, indices)]
     shape = _broadcast(*beside)
     x, indices = (
-        one.expand(*shape[:axis], one.shape[axis], *shape[axis + 1 :]) for one in (x, indices)
+        tensor.expand(*shape[:axis], tensor.shape[axis], *shape[axis + 1 :])
+        for tensor in (x, indices)
     )
     return x.gather(axis, indices)
 

@@ -171,7 +171,7 @@ def symbolic_sizes(model: torch.nn.Module, *, hides_tracing: bool = False) -> It
     stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if hides_tracing else _STAND_INS
     try:
         names["sqrt"] = _sqrt
-        with with_builtins([vars(one) for one in modules_of(model)], stand_ins):
+        with with_builtins([vars(module) for module in modules_of(model)], stand_ins):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
@@ -194,7 +194,7 @@ def symbolic_numbers(
     if not stand_ins:
         yield
         return
-    modules = [vars(one) for one in modules_of(model)]
+    modules = [vars(module) for module in modules_of(model)]
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()
     truth = _truth_of_floats() if floats else contextlib.nullcontext()
