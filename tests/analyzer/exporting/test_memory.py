@@ -50,7 +50,7 @@ def test_what_compiles_itself_is_run_too() -> None:
 def groups(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)
-    monkeypatch.setattr(sandbox, "_groups", lambda: [folder / "none", folder])
+    monkeypatch.setattr(sandbox, "_control_groups", lambda: [folder / "none", folder])
     monkeypatch.setattr(sandbox, "_available", lambda: 1000)
 
 

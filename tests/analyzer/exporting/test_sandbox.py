@@ -145,7 +145,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
             time.sleep(1000)  # as for a lock that a thread of the host held
         return os.getpid()
 
-    monkeypatch.setattr(module_apart, "_SETTLING", 0.5)
+    monkeypatch.setattr(module_apart, "_FIRST_SECONDS", 0.5)
     monkeypatch.setattr(module_apart, "_unusable_because", [])
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
@@ -153,7 +153,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
     try:
         with Sandbox(locked, "cpu", first="recorded") as runs:
             assert runs.ask(1, 60) == here
-            assert runs.is_here
+            assert runs.runs_here
         assert not module_apart.may_fork("cpu")
     finally:
         stop.set()

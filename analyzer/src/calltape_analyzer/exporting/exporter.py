@@ -41,7 +41,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.alternatives import breaks, looser_variants
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Exporter", "SingleSize"]
+__all__ = ["Exporter"]
 
 _MAX_TRIED = 3
 _WITH_VALUES = (

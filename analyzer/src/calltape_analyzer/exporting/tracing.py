@@ -72,7 +72,7 @@ from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
-__all__ = ["SETTINGS", "Convert", "Narrow", "TraceSettings", "TracedModel", "trace"]
+__all__ = ["SETTINGS", "Convert", "Narrow", "TraceSettings", "trace"]
 
 Convert = Callable[[Any, Plan, Any, VariantFacts], ExportedModel]
 """Converts an ``ExportedProgram`` to a model of another runtime. Also gets its inputs, its result

@@ -374,7 +374,13 @@ def _accepted_constants(
 
 def rejected_value(program: Program, values: Sequence[ValueCalls], session: Session) -> Call | None:
     """A call with a value that a program rejects; None if there is none, or if the program returns
-    something wrong for a value that it accepts."""
+    something wrong for a value that it accepts.
+
+    Args:
+        program: is run.
+        values: those to try, of which the first ones run.
+        session: runs calls.
+    """
     calls = [session.find(value.first) for value in values[:_MAX_TRIED]]
     outcomes = [replay_call(session, program, call).outcome for call in calls]
     if "wrong" in outcomes:
@@ -386,7 +392,14 @@ def rejected_value(program: Program, values: Sequence[ValueCalls], session: Sess
 def unserved_calls(
     variant: VariantFacts, programs: Sequence[Program], calls: Calls, session: Session
 ) -> list[Call]:
-    """Of the first calls of a variant, those that no program reproduces."""
+    """Of the first calls of a variant, those that no program reproduces.
+
+    Args:
+        variant: whose calls run.
+        programs: for the variant.
+        calls: of the tape.
+        session: runs calls.
+    """
     unserved: list[Call] = []
     for call in islice(calls, _MAX_SEARCHED):
         placed = session.sorter.sorted(call.record.inputs)
@@ -432,8 +445,13 @@ def _agrees_with_model(program: Program, call: Call, value: ValueCalls, session:
 
 
 def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> VariantFacts:
-    """The variant of the calls with one combination of values. Its name shows a number instead of a
-    private text."""
+    """The variant of the calls with one combination of texts and floats.
+
+    Args:
+        variant: has these calls, and others.
+        value: the combination.
+        number: of the combination; the name of the variant shows it instead of a private text.
+    """
     places = variant.group.layout.scalars
     shown = ", ".join(
         f"{places[i]}={text}" if repr(constant) == text else f"{places[i]} of value {number}"

@@ -107,9 +107,11 @@ class VariantExport:
                 reason = self._reason(named.name, candidate)
                 # After a program that works, another size may still work; or after one whose
                 # outputs have no elements.
-                others = unserved[1:] if has_programs else _rejected_unproven(candidate, unserved)
-                given_up += [row for row in unserved if row not in others]
-                unserved = others
+                remaining = (
+                    unserved[1:] if has_programs else _rejected_unproven(candidate, unserved)
+                )
+                given_up += [row for row in unserved if row not in remaining]
+                unserved = remaining
                 continue
             is_partial = has_programs or len(served) < len(unserved)
             self._add_program(candidate, variant, len(served), is_partial=is_partial)

@@ -340,17 +340,17 @@ def _verdict_on(
         floats: that differ between variants with the same tensors.
     """
     rows = list(variant.rows)[:_MAX_ROWS]
-    rejected = constant = 0
-    limits: list[Fact] = []
     narrow = [p for p in programs if p.is_constant or p.only_rows is not None]
     wide = [program for program in programs if program not in narrow]
-    for row in rows:
-        if takes(wide, variant, row):
-            continue
-        serving = next((program for program in narrow if takes([program], variant, row)), None)
-        rejected += serving is None
-        constant += serving is not None
-        limits += [serving.why_only] if serving is not None and serving.why_only else []
+    # For each row that no wide program serves: the narrow program that does, or None.
+    serving = [
+        next((program for program in narrow if takes([program], variant, row)), None)
+        for row in rows
+        if not takes(wide, variant, row)
+    ]
+    rejected = serving.count(None)
+    constant = len(serving) - rejected
+    limits = [p.why_only for p in serving if p is not None and p.why_only is not None]
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     moved = [i for i in free if _may_move(wide, variant, i)]
     # Near the recorded sizes, and twice and half as large.
@@ -425,7 +425,7 @@ def _floats(programs: Iterable[Program], variant: VariantFacts) -> tuple[list[st
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
-    """Whether a program accepts the sizes of a row of a variant."""
+    """Whether one of some programs accepts the sizes of a row of a variant."""
     return None in _rejections(programs, variant, row)
 
 
@@ -443,13 +443,15 @@ def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) ->
     """Whether a program accepts an unrecorded value of a symbol, with recorded values of the
     others."""
     symbol = variant.symbols[place]
-    known = set(symbol.values)
+    recorded = set(symbol.values)
     for row in range(min(len(variant.rows), _MAX_UNSEEN)):
         values = values_at(variant, row)
-        wanted = [values[place] + step * symbol.unit for step in _STEPS]
-        for value in (*wanted, max(known) + symbol.unit, 2 * max(known)):
+        near = [values[place] + step * symbol.unit for step in _STEPS]
+        for value in (*near, max(recorded) + symbol.unit, 2 * max(recorded)):
             moved = (
-                None if value in known else with_relations(variant.symbols, values, {place: value})
+                None
+                if value in recorded
+                else with_relations(variant.symbols, values, {place: value})
             )
             if moved is not None and takes(programs, variant, resized_row(variant, row, moved)):
                 return True

@@ -56,25 +56,25 @@ def as_traced(variant: VariantFacts, sample: Sample) -> Sample:
         TapeError: ``limit`` if that takes more memory than there is room for.
         InferenceError: torch cannot copy one.
     """
-    kept = kept_layouts(variant)
+    kept_strides = kept_layouts(variant)
     strided = [i for i, tensor in enumerate(sample.tensors) if _has_strides(tensor)]
-    moved = [i for i in strided if i in kept and _is_moved(sample, kept)]
-    others = [
+    moved = [i for i in strided if i in kept_strides and _is_moved(sample, kept_strides)]
+    not_contiguous = [
         i
         for i in strided
-        if i not in kept
+        if i not in kept_strides
         and sample.tensors[i].stride() != contiguous_strides(sample.tensors[i].shape)
     ]
-    if not moved and not others:
+    if not moved and not not_contiguous:
         return sample
-    changed = [sample.tensors[i] for i in others]
+    changed = [sample.tensors[i] for i in not_contiguous]
     check_tensors(sample.room, changed, [tuple(tensor.shape) for tensor in changed])
     contiguous_copies: dict[int, Any] = {}
     for tensor in changed:  # one object that is passed twice is one object again
         if id(tensor) not in contiguous_copies:
             contiguous_copies[id(tensor)] = contiguous(tensor)
     tensors = list(sample.tensors)
-    for i in others:
+    for i in not_contiguous:
         tensors[i] = contiguous_copies[id(tensors[i])]
     kept_copies = copies([sample.tensors[i] for i in moved], from_zero=True)
     for i, copy in zip(moved, kept_copies, strict=True):

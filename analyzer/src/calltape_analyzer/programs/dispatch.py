@@ -207,8 +207,8 @@ def _advice(
         return _RECORDED[origin]
     if any(program.knows_and_rejects(call) for program in programs.values()):
         return f"calls of these sizes were recorded, and none of the programs takes them; {_TRIED}"
-    more = "record calls like this one as well, and export again"
+    record_advice = "record calls like this one as well, and export again"
     if missing:
         names = joined([repr(name) for name in missing], 3)
-        return f"if it is a call of {names}, {_TRIED}; if it is of none, {more}"
-    return more
+        return f"if it is a call of {names}, {_TRIED}; if it is of none, {record_advice}"
+    return record_advice

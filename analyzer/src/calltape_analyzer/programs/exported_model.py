@@ -410,7 +410,7 @@ def _update_values(graph: Graph, changed: Node) -> None:
 def _values(args: Iterable[Any]) -> list[Any]:
     from torch.fx import Node
 
-    return [one.meta["val"] if isinstance(one, Node) else one for one in args]
+    return [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
 
 
 class _GraphWriter:

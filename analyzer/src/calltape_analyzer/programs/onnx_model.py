@@ -177,13 +177,13 @@ class OnnxModel(ExportedModel):
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
-        found = self.session.run_with_ort_values(None, values)
+        results = self.session.run_with_ort_values(None, values)
         # What an ``initializer`` of somebody makes may be less than a session.
         read = getattr(self.session, "get_modelmeta", None)
         metadata = {} if read is None else read().custom_metadata_map
         are_complex = complex_outputs(metadata)
         outputs: list[Any] = []
-        for known, output in zip(self.session.get_outputs(), found, strict=True):
+        for known, output in zip(self.session.get_outputs(), results, strict=True):
             if known.name == CHECKS:
                 check_assertions(output.numpy().tolist(), metadata)
                 continue
@@ -360,7 +360,7 @@ def complex_outputs(metadata: Mapping[str, str]) -> frozenset[str]:
     Args:
         metadata: of the model. A file may be anybody's: other content names no output.
     """
-    return frozenset(one for one in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(one, str))
+    return frozenset(name for name in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(name, str))
 
 
 def _listed(metadata: Mapping[str, str], name: str) -> list[Any]:

@@ -19,7 +19,7 @@ from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import Group, SortedCall, shown_constant
 from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.programs import notes as kinds
+from calltape_analyzer.programs import notes as note_types
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.caller_objects import as_traced, kept_layouts, memory_of, write_back
 from calltape_analyzer.programs.conditions import Conditions, Sized
@@ -146,12 +146,12 @@ class Program:
     def is_constant(self) -> bool:
         """Whether it serves the sizes of one recorded call, or one value of a tensor, because no
         more general program could be made."""
-        return self.has(kinds.OneSize) or bool(self.plan.frozen)
+        return self.has(note_types.OneSize) or bool(self.plan.frozen)
 
     @property
     def depends_on_values(self) -> bool:
         """Whether it may have conditions on values of tensors, which only a run checks."""
-        return self.has(kinds.ByValues)
+        return self.has(note_types.ByValues)
 
     def note_state(self, values: Mapping[str, str]) -> None:
         """Adds parameters, buffers and attributes of the model that a call changed.
@@ -165,12 +165,16 @@ class Program:
         self.state = names
         lost = self.lost
         kept_names = tuple(name for name in self.state if name not in lost)
-        notes: list[Note] = [kinds.StateKept(kept_names)] if kept_names else []
+        notes: list[Note] = [note_types.StateKept(kept_names)] if kept_names else []
         if lost:
             shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
-            notes.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
+            notes.append(
+                note_types.StateLost(tuple(lost), shown, self.model.has_state, self.depends)
+            )
         before = [
-            note for note in self.all_notes if isinstance(note, kinds.StateKept | kinds.StateLost)
+            note
+            for note in self.all_notes
+            if isinstance(note, note_types.StateKept | note_types.StateLost)
         ]
         if notes != before:
             self.all_notes = [note for note in self.all_notes if note not in before] + notes
@@ -190,7 +194,7 @@ class Program:
             if places[number].argument not in returned:
                 lost[str(places[number])] = is_returned and number in self.result_arguments.values()
         for name, is_written_back in lost.items():
-            self.note(kinds.Unwritten(name, is_written_back))
+            self.note(note_types.Unwritten(name, is_written_back))
         unwritten = [name for name, is_written_back in lost.items() if not is_written_back]
         self.unwritten = tuple(dict.fromkeys([*self.unwritten, *unwritten]))
 
@@ -203,7 +207,7 @@ class Program:
         """
         for path in expected if self.model.has_state else ():
             if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
-                self.note(kinds.OtherStrides(shown_path(path), now, was))
+                self.note(note_types.OtherStrides(shown_path(path), now, was))
 
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
         """Notes outputs of the model that share memory with an argument. Whether those of the
@@ -217,13 +221,13 @@ class Program:
         for path, numbers in sorted(views.items()):
             paths.setdefault(str(places[min(numbers)]), []).append(shown_path(path))
         for name, outputs in paths.items():
-            self.note(kinds.SharedMemory(name, tuple(outputs)))
+            self.note(note_types.SharedMemory(name, tuple(outputs)))
 
     def note_draws(self, generators: Sequence[str]) -> None:
         """Notes that results depend on random numbers, and their generators."""
         if not self.random_generators:
             self.random_generators = tuple(generators)
-            self.all_notes.append(kinds.Draws(self.random_generators))
+            self.all_notes.append(note_types.Draws(self.random_generators))
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are unknown in this process."""
@@ -236,9 +240,9 @@ class Program:
         """The objects of a result that cannot be made although their classes are known, each with
         the reason. The caller gets placeholders for them."""
         return [
-            kinds.ComesAsPlaceholder(one.type_name, one.reason)
-            for one in placeholders_in(self.value(outputs))
-            if isinstance(one, Unmade)
+            note_types.ComesAsPlaceholder(placeholder.type_name, placeholder.reason)
+            for placeholder in placeholders_in(self.value(outputs))
+            if isinstance(placeholder, Unmade)
         ]
 
     @property
@@ -263,18 +267,20 @@ class Program:
         Raises:
             Exception: what the runtime raises.
         """
-        given = as_traced(self.variant, sample)
+        traced_sample = as_traced(self.variant, sample)
         with with_default_dtype(self.plan.context):
-            returned = self.model.run(self.inputs(given))
+            returned = self.model.run(self.inputs(traced_sample))
         if self.model.has_state:
-            write_back(sample, given)
+            write_back(sample, traced_sample)
         leaves = self._result_leaves
         if len(returned) != len(leaves):
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
         # A cache that the program fills and returns is the caller's own.
-        callers = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
+        callers = {
+            id(copy): one for one, copy in zip(sample.tensors, traced_sample.tensors, strict=True)
+        }
         return [
             callers[id(value)]
             if id(value) in callers
@@ -400,7 +406,7 @@ class Program:
             why: the reason to reject all others.
         """
         self.only_rows = frozenset(rows)
-        self.all_notes.append(kinds.ServesOnly(len(self.only_rows), why))
+        self.all_notes.append(note_types.ServesOnly(len(self.only_rows), why))
 
     @property
     def why_only(self) -> Fact | None:
@@ -409,8 +415,10 @@ class Program:
         return None if only is None else only.why
 
     @property
-    def _serves_only(self) -> kinds.ServesOnly | None:
-        return next((note for note in self.all_notes if isinstance(note, kinds.ServesOnly)), None)
+    def _serves_only(self) -> note_types.ServesOnly | None:
+        return next(
+            (note for note in self.all_notes if isinstance(note, note_types.ServesOnly)), None
+        )
 
     def knows_and_rejects(self, call: SortedCall) -> bool:
         """Whether it was exported from calls of these sizes, among others, but rejects them."""

@@ -58,7 +58,6 @@ from calltape_schema.tree import decode_structure, encode_structure
 __all__ = [
     "check_destination",
     "check_program",
-    "program_document",
     "program_parts",
     "save",
     "signature_document",
@@ -97,7 +96,7 @@ def save(
         TapeError: ``io`` if it cannot be written.
     """
     folder = Path(os.path.abspath(directory))
-    files = (one.exported for one in programs.values() if isinstance(one.exported, str))
+    files = (program.exported for program in programs.values() if isinstance(program.exported, str))
     if any(Path(file).parent.resolve() == folder.resolve() for file in files):
         reason, advice = "these programs are read from it", "name another directory"
         raise UsageError(reason, path=str(folder), advice=advice)
@@ -159,9 +158,9 @@ def _earlier_manifest(folder: Path) -> ProgramsManifest | None:
         except TapeError:
             return False  # a link, a directory
 
-    others = [name for name in names if name != MANIFEST and not was_saved(name)]
-    if others:
-        _reject_folder(folder, others)
+    unknown_names = [name for name in names if name != MANIFEST and not was_saved(name)]
+    if unknown_names:
+        _reject_folder(folder, unknown_names)
     return manifest
 
 
@@ -517,7 +516,7 @@ def check_program(program: Program) -> None:
     for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")
     for place in program.variant.open_floats:
-        kinds = [one.kind for one in group.layout.scalars]
+        kinds = [path.kind for path in group.layout.scalars]
         _expect(place < len(kinds) and kinds[place] == "float", "a float")
     for completion in program.variant.completions.values():
         _check_completion(group, completion)

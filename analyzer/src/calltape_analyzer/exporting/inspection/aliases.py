@@ -98,7 +98,7 @@ class _AliasProbe:
     def __init__(self, session: Session, plan: Plan, sample: Sample) -> None:
         self._session, self._plan, self._sample = session, plan, sample
         named = (*session.module.named_buffers(), *session.module.named_parameters())
-        self._own: dict[str, Any] = dict(named)
+        self._model_tensors: dict[str, Any] = dict(named)
         self._buffers = {name for name, _ in session.module.named_buffers()}
 
     @classmethod
@@ -113,34 +113,38 @@ class _AliasProbe:
         """The arguments that could be tensors of the model, each with what to pass: a buffer as it
         is, a part of it in the shape of the argument, or a parameter of that shape."""
         for number, tensor in enumerate(self._sample.tensors):
-            for name, own in self._own.items():
-                if name in self._buffers and own.dim() == tensor.dim() and _is_alike(own, tensor):
-                    yield _AliasPair(number, name), own
+            for name, model_tensor in self._model_tensors.items():
+                if (
+                    name in self._buffers
+                    and model_tensor.dim() == tensor.dim()
+                    and _is_alike(model_tensor, tensor)
+                ):
+                    yield _AliasPair(number, name), model_tensor
                 part = self._part(tensor, name)
-                if part is not None and not (part is own and name in self._buffers):
+                if part is not None and not (part is model_tensor and name in self._buffers):
                     yield _AliasPair(number, name), part
 
     def _part(self, tensor: Any, name: str) -> Any:
         """The model's own tensor if it has the shape of another one, or the beginning of a buffer
         in that shape; None otherwise."""
-        own = self._own[name]
-        if not _is_alike(own, tensor):
+        model_tensor = self._model_tensors[name]
+        if not _is_alike(model_tensor, tensor):
             return None
-        if own.shape == tensor.shape:
-            return own
-        is_larger = own.numel() >= tensor.numel() and own.is_contiguous()
+        if model_tensor.shape == tensor.shape:
+            return model_tensor
+        is_larger = model_tensor.numel() >= tensor.numel() and model_tensor.is_contiguous()
         if name not in self._buffers or not is_larger or not tensor.dim():
             return None
-        return own.detach().flatten()[: math.prod(tensor.shape)].view(tensor.shape)
+        return model_tensor.detach().flatten()[: math.prod(tensor.shape)].view(tensor.shape)
 
-    def matters(self, pair: _AliasPair, own: Any) -> bool:
+    def matters(self, pair: _AliasPair, model_tensor: Any) -> bool:
         """Whether the model returns something else for its own tensor than for a copy of it."""
 
         def copied(_: Any) -> Any:
-            return own.detach().clone()
+            return model_tensor.detach().clone()
 
         expected = self._run({pair.number: copied})
-        got = self._run({pair.number: lambda _: own})
+        got = self._run({pair.number: lambda _: model_tensor})
         if expected is None or got is None:
             return False
         verdict = compared(expected, got, self._session.tolerances)
@@ -151,14 +155,14 @@ class _AliasProbe:
 
     def is_recorded(self, pair: _AliasPair, call: Call) -> bool:
         """Whether the model returns what was recorded only if it gets its own tensor."""
-        own = self._part(self._sample.tensors[pair.number], pair.name)
+        model_tensor = self._part(self._sample.tensors[pair.number], pair.name)
         recorded = recorded_leaves(call)
-        if own is None or recorded is None:
+        if model_tensor is None or recorded is None:
             return False
 
         def filled(tensor: Any) -> Any:
-            own.detach().copy_(tensor)
-            return own
+            model_tensor.detach().copy_(tensor)
+            return model_tensor
 
         with_copy, with_own = self._run({}), self._run({pair.number: filled})
         if with_copy is None or with_own is None:
@@ -180,9 +184,12 @@ class _AliasProbe:
                 del state[name]
 
 
-def _is_alike(own: Any, tensor: Any) -> bool:
+def _is_alike(model_tensor: Any, tensor: Any) -> bool:
     """Whether a tensor of a model could be passed in place of another one, apart from its shape."""
-    are_strided = is_strided(own) and is_strided(tensor)
+    are_strided = is_strided(model_tensor) and is_strided(tensor)
     return are_strided and bool(
-        own.dtype == tensor.dtype and own.device == tensor.device and own.numel() and tensor.numel()
+        model_tensor.dtype == tensor.dtype
+        and model_tensor.device == tensor.device
+        and model_tensor.numel()
+        and tensor.numel()
     )

@@ -85,8 +85,8 @@ def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[
         for changes in ({}, dict.fromkeys(_may_require_grad(variant), _with_grad)):
             with without_saved_tensors():
                 on, off = (
-                    session.eager(plan, sample, context=one, changes=changes)
-                    for one in (with_mode, plain)
+                    session.eager(plan, sample, context=context, changes=changes)
+                    for context in (with_mode, plain)
                 )
             if not compared(on, off, session.tolerances).agrees:
                 return True
@@ -188,7 +188,7 @@ def _which_matter(
             return []
         if len(candidates) == 1 or len(candidates) > _MAX_SINGLE:
             return candidates
-        return [one for one in candidates if matters([one])] or candidates
+        return [candidate for candidate in candidates if matters([candidate])] or candidates
 
     remaining = _MAX_CHANGED
     for variant in variants:
@@ -220,10 +220,10 @@ def strides_read(
         seconds: how long the runs of one variant may take.
     """
     read: set[str] = set()
-    others = _calls_of_other_strides(session, variants, calls)
+    calls_by_group = _calls_of_other_strides(session, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
         if session.may_query(variant, LAYOUT):
-            ask = partial(_read_in, session, variant, others.get(variant.group.key, []))
+            ask = partial(_read_in, session, variant, calls_by_group.get(variant.group.key, []))
             read.update(session.answer(ask, seconds, (variant.name, Question.STRIDES)) or ())
     return frozenset(read)
 
@@ -241,7 +241,7 @@ def strides_unread(session: Session, variants: Iterable[VariantFacts]) -> tuple[
     return tuple(name for name in several if name not in read)
 
 
-def _read_in(session: Session, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
+def _read_in(session: Session, variant: VariantFacts, calls: Sequence[Call]) -> list[str]:
     """The paths of the tensors whose strides matter in one variant."""
     places = variant.group.layout.tensors
     first, largest = _telling_rows(variant)
@@ -252,7 +252,7 @@ def _read_in(session: Session, variant: VariantFacts, others: Sequence[Call]) ->
             session, variant, session.find(variant.rows.calls_of(largest).first)
         )
         numbers.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
-    probes = (_StrideProbe.of(session, variant, one) for one in others)
+    probes = (_StrideProbe.of(session, variant, one) for one in calls)
     numbers.update(i for one in probes if one is not None for i in one.read_as([contiguous]))
     return [str(places[i]) for i in numbers]
 
@@ -457,7 +457,7 @@ def _has_numpy(call: Call) -> bool:
     """Whether a number among the arguments is numpy's."""
     nodes = walk(call.record.inputs.spec().root)
     return any(
-        isinstance(one, ScalarNode) and (one.type or "").startswith("numpy:") for one in nodes
+        isinstance(node, ScalarNode) and (node.type or "").startswith("numpy:") for node in nodes
     )
 
 

@@ -195,7 +195,7 @@ def _reached(target: Any, method: str) -> Iterator[FunctionType]:
     parts = list(getattr(target, "modules", tuple)())
     by_name = _values_by_name(target, parts)
     waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]
-    waiting += [one for name in (method, *_CALLED) for one in by_name.pop(name, ())]
+    waiting += [member for name in (method, *_CALLED) for member in by_name.pop(name, ())]
     seen: set[int] = set()
     while waiting:
         function = _function_of(waiting.pop())
@@ -204,7 +204,7 @@ def _reached(target: Any, method: str) -> Iterator[FunctionType]:
             yield function
             waiting += functions_held_by(function)
             names = names_in(function.__code__)
-            waiting += [one for name in names for one in by_name.pop(name, ())]
+            waiting += [member for name in names for member in by_name.pop(name, ())]
 
 
 def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
@@ -214,7 +214,7 @@ def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
     owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
     for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
         owners[id(module)] = module
-        kinds = (one for one in list(vars(module).values()) if isinstance(one, type))
+        kinds = (member for member in list(vars(module).values()) if isinstance(member, type))
         owners.update({id(kind): kind for kind in kinds if not issubclass(kind, Module)})
     values: dict[str, list[Any]] = defaultdict(list)
     for owner in owners.values():
@@ -252,8 +252,8 @@ def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFa
         if instruction.opname in _LOADS and name in _FACTS:
             is_global = instruction.opname == "LOAD_GLOBAL"
             # ``inspect`` has a Parameter, too.
-            known = beside.get(name) if is_global else owner
-            is_own = known is Parameter or (isinstance(known, str) and known in _OWNERS)
+            value = beside.get(name) if is_global else owner
+            is_own = value is Parameter or (isinstance(value, str) and value in _OWNERS)
             if name != "Parameter" or is_own:
                 line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
                 file = Path(code.co_filename).name

@@ -73,17 +73,17 @@ def to_onnx(
         UntranslatedError: the program does something that no ONNX model can.
         Exception: whatever torch.onnx raises.
     """
-    given = {"dynamo": True, "verbose": False, **options}
-    callers_translations = dict(given.get("custom_translation_table") or {})
+    all_options = {"dynamo": True, "verbose": False, **options}
+    callers_translations = dict(all_options.get("custom_translation_table") or {})
     reject_untranslated(exported, callers_translations)
-    given["custom_translation_table"] = {**translations(), **callers_translations}
+    all_options["custom_translation_table"] = {**translations(), **callers_translations}
     order_as_stored(exported.graph_module)
     try:
-        program, checks = _convert(exported, given, by_values=False)
+        program, checks = _convert(exported, all_options, by_values=False)
     except Exception:  # of any type: an operator may be taken apart by values only
         if not _knows_values(exported):
             raise
-        program, checks = _convert(exported, given, by_values=True)
+        program, checks = _convert(exported, all_options, by_values=True)
     reject_draws(program.model)
     _join_checks(program, checks)
     cast_for_kernels(program.model)
@@ -118,7 +118,7 @@ def _convert(
         result_counts_from_zero(),
         # Until torch 2.14 the conversion asks once more for the shape of a recurrent layer.
         open_lengths(True),
-        _values_of_trace(exported, kept=by_values),
+        _values_of_trace(exported, visible=by_values),
         kept_assertions(of_model=False),
         checks_kept() as checks,
     ):
@@ -305,22 +305,22 @@ def _forget_shapes(program: Any, exported: Any) -> None:
 
 
 @contextmanager
-def _values_of_trace(exported: Any, *, kept: bool) -> Iterator[None]:
+def _values_of_trace(exported: Any, *, visible: bool) -> Iterator[None]:
     """Lets the conversion, which traces a program again, use the values of the trace, or hides them
     from it. Where it decomposes an operator, it would make a constant of a number that depends on
     these values: how many boxes the first picture has (torch 2.15)."""
     mode = _mode_of(exported)
-    if kept or not _knows_values(exported):
+    if visible or not _knows_values(exported):
         yield
         return
-    known = getattr(mode.shape_env, "real_tensor_prop_unbacked_vals", {})
-    before = dict(known)
+    values = getattr(mode.shape_env, "real_tensor_prop_unbacked_vals", {})
+    before = dict(values)
     try:
         mode.propagate_real_tensors = False
-        known.clear()
+        values.clear()
         yield
     finally:
-        known.update(before)
+        values.update(before)
         mode.propagate_real_tensors = True
 
 

@@ -143,7 +143,7 @@ def _bound(node: Any, schema: Any) -> dict[str, str] | None:
 
 def _parameters(formal: Any, count: int) -> list[str]:
     """The type parameter of each value. The last formal one may stand for several."""
-    names = [one.type_str for one in formal]
+    names = [parameter.type_str for parameter in formal]
     return [names[min(place, len(names) - 1)] for place in range(count)] if names else []
 
 
@@ -207,15 +207,18 @@ def _kernels() -> Mapping[str, tuple[tuple[int, int, Types], ...]]:
     except (ImportError, AttributeError):
         return {}
     kernels: dict[str, tuple[tuple[int, int, Types], ...]] = {}
-    for one in definitions:
-        if one.provider != "CPUExecutionProvider" or one.domain not in ("", "ai.onnx"):
+    for definition in definitions:
+        if definition.provider != "CPUExecutionProvider" or definition.domain not in (
+            "",
+            "ai.onnx",
+        ):
             continue
-        first, last = one.version_range
+        first, last = definition.version_range
         types = {
             name: frozenset(kind.removeprefix("tensor(").removesuffix(")") for kind in kinds)
-            for name, kinds in one.type_constraints.items()
+            for name, kinds in definition.type_constraints.items()
         }
-        kernels[one.op_name] = (*kernels.get(one.op_name, ()), (first, last, types))
+        kernels[definition.op_name] = (*kernels.get(definition.op_name, ()), (first, last, types))
     return kernels
 
 

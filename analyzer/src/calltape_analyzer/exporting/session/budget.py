@@ -1,5 +1,5 @@
-"""The limits of an export: the time for all of it and for one trace, and what unrecorded sizes
-cost.
+"""The limits of an export: the time for all of it and for one trace, and the cost of unrecorded
+sizes.
 
 torch reasons about symbolic sizes with a computer algebra system, and for some models (a Swin
 transformer with images of any size, torch 2.15) it never finishes. Such a trace is interrupted, so
@@ -164,11 +164,11 @@ Probe = Literal["near", "far", "none"]
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
 _PATIENCE = 1 / 3
-"""The time for runs at unrecorded sizes, relative to the time that making a program and reproducing
-the recorded calls took."""
+"""The time for all runs at unrecorded sizes, relative to the time that it took to make a program
+and to reproduce the recorded calls."""
 MIN_PATIENCE = 1.0
 """The seconds that they may take in any case. Tests set it to much more."""
-_IN_A_PROBE = 2
+_RUNS_PER_PROBE = 2
 """The model runs, and the program."""
 
 Imagine = Callable[[Sizing], int]
@@ -235,7 +235,7 @@ class RunCosts:
         return min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
 
     def seconds(self, variant: VariantFacts, sizing: Sizing) -> float:
-        """A prediction of how long a run takes; 0 if none was measured."""
+        """A prediction of how many seconds a run takes; 0 if none was measured."""
         costs = self._costs(variant)
         grown = [(cost, *_grown(variant, sizing, cost, _powers(costs))) for cost in costs]
         return min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
@@ -276,8 +276,15 @@ def variant_key(variant: VariantFacts) -> Hashable:
 def _grown(
     variant: VariantFacts, sizing: Sizing, cost: Cost, powers: Sequence[float]
 ) -> tuple[float, float, float]:
-    """By which factors, compared with a measured run, all inputs together grow, the symbol that
-    grows most, and the memory besides the inputs; at least 1."""
+    """The factors by which a run is larger than a measured one, each at least 1: of the elements of
+    all inputs, of the symbol that grows most, and of the memory besides the inputs.
+
+    Args:
+        variant: that is run.
+        sizing: its sizes.
+        cost: of the measured run.
+        powers: as of :func:`_powers`.
+    """
     inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
     sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
     beside_inputs = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
@@ -375,7 +382,7 @@ class Probing:
 
     def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
         """The predicted seconds of the model and a program together; 0 if no run was measured."""
-        return _IN_A_PROBE * self.costs.seconds(variant, sizing)
+        return _RUNS_PER_PROBE * self.costs.seconds(variant, sizing)
 
     def measured(
         self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
@@ -409,5 +416,5 @@ class Probing:
         )
         program.all_notes.append(probed)
         if attempt.untried:
-            first, more = attempt.untried[0], len(attempt.untried) - 1
-            program.all_notes.append(Untried(first, more, probed.is_remark))
+            first, untried_count = attempt.untried[0], len(attempt.untried) - 1
+            program.all_notes.append(Untried(first, untried_count, probed.is_remark))

@@ -1,8 +1,8 @@
-"""Observes a run of the model: what it queries of tensors, and the memory that these take.
+"""Observes a run of the model: what it queries of tensors, and how much memory they take.
 
-Runs with other strides, or another mode of the caller, show whether a model reads these. Nearly all
-models read neither, and one observed run proves that: torch reports each function and property of a
-tensor that Python uses to a mode. It does not report kernels that are not torch operators, so a
+Runs with other strides, or in another mode of the caller, show whether a model reads these. Nearly
+all models read neither, and one observed run proves it: torch reports to a mode each function and
+property of a tensor that Python uses. It does not report kernels that are not torch operators, so a
 model that may call one needs the other runs.
 """
 
@@ -58,14 +58,14 @@ _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
 
 @dataclass(frozen=True)
 class Effects:
-    """What a run did besides returning a value: plain data.
+    """What a run did besides returning a value, as plain data.
 
     Attributes:
         generators: the random number generators that it drew from.
         views: the outputs that share memory with arguments, with the numbers of these.
         written: the numbers of the tensors among the arguments that it wrote to, and whether it
             returned them.
-        changed: the arguments that hold something else afterwards, and are not returned.
+        changed: the arguments whose contents changed, and that are not returned.
     """
 
     generators: tuple[str, ...]
@@ -144,7 +144,7 @@ class QueryWatcher(TorchFunctionMode):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self._own = {
+        self._model_memory = {
             memory
             for tensor in (*module.parameters(), *module.buffers())
             if (memory := storage_of(tensor)) is not None
@@ -165,7 +165,7 @@ class QueryWatcher(TorchFunctionMode):
 
     def __enter__(self) -> QueryWatcher:
         self._within.enter_context(_watched_modes(self._queries.add))
-        self._within.enter_context(_WriteWatcher(self._own, self._queries.add))
+        self._within.enter_context(_WriteWatcher(self._model_memory, self._queries.add))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -180,7 +180,9 @@ class QueryWatcher(TorchFunctionMode):
         name = _QUERIES.get(func)
         if name is not None:
             if not (
-                args and isinstance(args[0], torch.Tensor) and storage_of(args[0]) in self._own
+                args
+                and isinstance(args[0], torch.Tensor)
+                and storage_of(args[0]) in self._model_memory
             ):
                 self._queries.add(name)
         elif isinstance(func, _OPERATORS):
@@ -206,9 +208,9 @@ class _WriteWatcher(_OperatorMode):
     """Reports operators that write to a tensor other than the model's own. Names in Python do not
     show them: ``relu(x, inplace=True)`` writes within torch."""
 
-    def __init__(self, own: Collection[int], report: Callable[[str], None]) -> None:
+    def __init__(self, model_memory: Collection[int], report: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._own = own
+        self._model_memory = model_memory
         self._report = report
 
     def __torch_dispatch__(
@@ -218,8 +220,10 @@ class _WriteWatcher(_OperatorMode):
         places, names = written_by(func)
         written = [args[i] for i in places if i < len(args)]
         written += [keywords[name] for name in names if name in keywords]
-        tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
-        if any(storage_of(one) not in self._own for one in tensors):
+        tensors = [
+            tensor for tensor in pytree.tree_leaves(written) if isinstance(tensor, torch.Tensor)
+        ]
+        if any(storage_of(tensor) not in self._model_memory for tensor in tensors):
             self._report("written")
         return func(*args, **keywords)
 
@@ -233,10 +237,16 @@ def hides_queries(module: torch.nn.Module) -> bool:
             return True
         if isinstance(vars(part).get("forward"), torch.jit.ScriptFunction):
             return True
-    own = _python_modules({c.__module__ for part in module.modules() for c in type(part).__mro__})
-    values = [value for one in own for value in list(vars(one).values())]
+    python_modules = _python_modules(
+        {c.__module__ for part in module.modules() for c in type(part).__mro__}
+    )
+    values = [value for one in python_modules for value in list(vars(one).values())]
     imported = {one.__module__ for one in values if isinstance(one, FunctionType)}
-    values += [one for each in _python_modules(imported) for one in list(vars(each).values())]
+    values += [
+        one
+        for module_of_import in _python_modules(imported)
+        for one in list(vars(module_of_import).values())
+    ]
     return any(map(_is_hidden, values))
 
 
@@ -323,7 +333,7 @@ class _MemoryCounter(_OperatorMode):
         self.peak = 0
         self._fused = fused
         self._live = 0
-        self._known: dict[int, Any] = {}
+        self._storages: dict[int, Any] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -335,7 +345,7 @@ class _MemoryCounter(_OperatorMode):
             scores = query.shape[:-1].numel() * keys.shape[-2] * query.element_size()
             self.peak = max(self.peak, self._live + _AT_ONCE * scores)
         for key, storage in _storages(returned):
-            if key not in given and key not in self._known:
+            if key not in given and key not in self._storages:
                 self._add(key, storage)
         return returned
 
@@ -343,10 +353,10 @@ class _MemoryCounter(_OperatorMode):
         size = storage.nbytes()
 
         def freed(_: Any) -> None:
-            if self._known.pop(key, None) is not None:
+            if self._storages.pop(key, None) is not None:
                 self._live -= size
 
-        self._known[key] = weakref.ref(storage, freed)
+        self._storages[key] = weakref.ref(storage, freed)
         self._live += size
         self.peak = max(self.peak, self._live)
 

@@ -1,9 +1,9 @@
-"""Runs with arguments that nobody recorded: whether they may be made, and what they prove.
+"""Runs with arguments that nobody recorded: whether they are allowed, and what they prove.
 
-Mostly the arguments have sizes that no call had. Synthetic values may end the process, so such a
-run happens in the ``sandbox``. Results are compared there, and only plain data comes back. The
-model may have no stable result for such values: it returns NaN, something else each time, or what
-the last digit of an input decides. Then a difference proves nothing.
+Most such arguments have sizes that no call had. Synthetic values may end the process, so these runs
+happen in the ``sandbox``. Results are compared there, and only plain data comes back. For such
+values, the model may return NaN, something else each time, or a result that depends on the last
+digit of an input. Then a difference proves nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,14 @@ _SECONDS = 60.0
 
 
 def why_unrun(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-    """Why the model is not run at sizes that no call had; None if it may be run."""
+    """Why the model is not run at sizes that no call had; None if it may be run. A recorded call
+    runs first if the cost of the variant is unknown.
+
+    Args:
+        session: has the model, and says which runs are allowed.
+        variant: of the call.
+        sizing: the sizes.
+    """
     probing = session.probing
     # A model that reads strides would get a call of another variant: a transposed tensor with one
     # row is contiguous.
@@ -365,8 +372,8 @@ class UnseenRuns:
         """
         variant, runtime = self.program.variant, self.program.model.runtime
         try:
-            if with_program and self._sandbox.is_here:
-                ran: UnseenRun = self._here(sizing, seconds)
+            if with_program and self._sandbox.runs_here:
+                ran: UnseenRun = self._run_here(sizing, seconds)
             else:
                 ran = self._sandbox.ask((sizing, with_program), seconds)
         except RunEndedError as error:
@@ -379,7 +386,7 @@ class UnseenRuns:
         self.program.changed_state |= ran.changed
         return ran
 
-    def _here(self, sizing: Sizing, seconds: float) -> UnseenRun:
+    def _run_here(self, sizing: Sizing, seconds: float) -> UnseenRun:
         """A run in this process, which the program must not end."""
         sample = self._session.sample(self.program.variant, sizing)
         death = self.program.model.crash(self.program.inputs(sample), seconds)
@@ -389,14 +396,14 @@ class UnseenRuns:
             return replace(ran, crash=Ended(death, runtime, seconds=seconds))
         return ran
 
-    def _answer_in_sandbox(self, question: tuple[Sizing, bool], say: Any) -> UnseenRun:
-        ran = self._answer(*question, say)
+    def _answer_in_sandbox(self, question: tuple[Sizing, bool], report: Any) -> UnseenRun:
+        ran = self._answer(*question, report)
         ran.state, ran.changed = self._session.state, frozenset(self.program.changed_state)
         return ran
 
-    def _answer(self, sizing: Sizing, with_program: bool, say: Any) -> UnseenRun:
+    def _answer(self, sizing: Sizing, with_program: bool, report: Any) -> UnseenRun:
         program, session = self.program, self._session
-        say(_MODEL)
+        report(_MODEL)
         try:
             sample = session.sample(program.variant, sizing)
             run = partial(session.eager, program.plan, sample)
@@ -409,7 +416,7 @@ class UnseenRuns:
         ran = UnseenRun(cost=cost, is_finite=is_finite)
         if not with_program:
             return ran
-        say(_PROGRAM)
+        report(_PROGRAM)
         try:
             got = session.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
@@ -417,9 +424,9 @@ class UnseenRuns:
             return ran
         ran.verdict = compared(expected, got, session.tolerances)
         if not ran.verdict.agrees:
-            say(_MODEL)
+            report(_MODEL)
             ran.doubt = doubt_of(session, program.plan, sample, expected, got)
-            if ran.doubt is None and self._agrees_with_others(sizing, say):
+            if ran.doubt is None and self._agrees_with_others(sizing, report):
                 ran.doubt = Because(Why.COINCIDENCE)
         return ran
 
@@ -435,15 +442,15 @@ class UnseenRuns:
             return replace(Failure.of(error), is_condition=True) if is_of_inputs(error) else None
         return None
 
-    def _agrees_with_others(self, sizing: Sizing, say: Any) -> bool:
+    def _agrees_with_others(self, sizing: Sizing, report: Any) -> bool:
         """Whether the program agrees with the model for other values of these sizes. One difference
         may be a coincidence; two prove that the program is wrong."""
         program, session = self.program, self._session
         try:
-            say(_MODEL)
+            report(_MODEL)
             sample = session.sample(program.variant, sizing, salt="again")
             expected = session.eager(program.plan, sample)
-            say(_PROGRAM)
+            report(_PROGRAM)
             got = session.outputs(program, sample)
         except Exception:  # of any type: that is no agreement
             return False

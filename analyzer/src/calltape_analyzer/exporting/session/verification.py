@@ -201,7 +201,14 @@ def _verify_unseen(
 
 
 def replay_call(session: Session, program: Program, call: Call) -> ReplayedCall:
-    """Runs a recorded call through a program, and judges the result."""
+    """Runs a recorded call through a program, and judges the result. The program may get notes, and
+    a good verdict on a recorded result is remembered.
+
+    Args:
+        session: has the model, which runs if the tape lacks the result.
+        program: is run unless it rejects the call.
+        call: the call.
+    """
     sample = session.sample(program.variant, call)
     rejection = program.rejects_call(session.sorter.sorted(call.record.inputs))
     rejection = rejection or program.rejects_values(sample)

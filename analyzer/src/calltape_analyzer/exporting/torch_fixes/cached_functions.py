@@ -71,7 +71,9 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
     @functools.wraps(cached.__wrapped__)
     def passing(*args: Any, **kwargs: Any) -> Any:
         values = (*args, *kwargs.values())
-        parts = chain.from_iterable(one if isinstance(one, tuple) else (one,) for one in values)
+        parts = chain.from_iterable(
+            value if isinstance(value, tuple) else (value,) for value in values
+        )
         if any(isinstance(part, _SYMBOLS) for part in parts):
             return cached.__wrapped__(*args, **kwargs)
         misses = cached.cache_info().misses

@@ -20,13 +20,13 @@ _ELEMENTS = 1024
 
 
 @contextlib.contextmanager
-def known_constants(wanted: bool) -> Iterator[None]:
+def known_constants(enabled: bool) -> Iterator[None]:
     """Makes a trace keep the values of small constant tensors.
 
     Args:
-        wanted: does nothing if it is False, or if this torch has no such limit.
+        enabled: does nothing if it is False, or if this torch has no such limit.
     """
-    modules = [importlib.import_module(name) for name in _MODULES] if wanted else []
+    modules = [importlib.import_module(name) for name in _MODULES] if enabled else []
     before = [(module, getattr(module, _LIMIT)) for module in modules if hasattr(module, _LIMIT)]
     try:
         for module, _ in before:

@@ -54,24 +54,24 @@ def _part(size: Any) -> Any:
 
 
 @contextlib.contextmanager
-def never_empty(wanted: bool) -> Iterator[NotEmpty]:
+def never_empty(enabled: bool) -> Iterator[NotEmpty]:
     """Makes a trace assume that sizes which depend on values are not 0. Yields what it assumed.
 
     Args:
-        wanted: does nothing if it is False.
+        enabled: does nothing if it is False.
     """
     # Not imported above, because torch imports a computer algebra system for it.
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     environment: Any = shapes.ShapeEnv
     evaluate = environment.evaluate_sym_node
     assumed = NotEmpty()
-    if not wanted:
+    if not enabled:
         yield assumed
         return
 
     def assuming(self: Any, node: Any, size_oblivious: bool = False, **more: Any) -> Any:
         # A float is no size: 0 may be any of its values.
-        is_of_ints = all(one.is_integer for one in node.expr.free_symbols)
+        is_of_ints = all(symbol.is_integer for symbol in node.expr.free_symbols)
         filled = _filled(node.expr) if is_of_ints else None
         has_answer = size_oblivious or more.get("fallback_value") is not None
         if filled is None or has_answer or not shapes.free_unbacked_symbols(node.expr):

@@ -148,7 +148,7 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func is _ASSERT and not args[0] and asserted_size(str(args[1])) is not None:
             self.failed.add(args[1])
             return None
@@ -157,11 +157,14 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (*args[:place], self._mask(args[place]), *args[place + 1 :])
         elif func is _aten.index.Tensor:
             masks = torch.bool, torch.uint8
-            args = (args[0], [
-                self._mask(one) if isinstance(one, torch.Tensor) and one.dtype in masks else one
-                for one in args[1]
-            ])  # fmt: skip
-        return func(*args, **given)
+            indices = [
+                self._mask(index)
+                if isinstance(index, torch.Tensor) and index.dtype in masks
+                else index
+                for index in args[1]
+            ]
+            args = (args[0], indices)
+        return func(*args, **keywords)
 
     def _mask(self, mask: torch.Tensor) -> torch.Tensor:
         memory = mask.data_ptr(), mask.shape

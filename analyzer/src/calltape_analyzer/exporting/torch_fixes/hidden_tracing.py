@@ -23,14 +23,14 @@ _QUESTIONS = "is_compiling", "is_dynamo_compiling", "is_exporting"
 
 
 @contextlib.contextmanager
-def hidden_tracing(wanted: bool) -> Iterator[None]:
+def hidden_tracing(enabled: bool) -> Iterator[None]:
     """Hides the trace within the block from all code but torch's own.
 
     Args:
-        wanted: does nothing if it is False.
+        enabled: does nothing if it is False.
     """
     names: Any = vars(torch.compiler)
-    before = {name: names[name] for name in _QUESTIONS if name in names} if wanted else {}
+    before = {name: names[name] for name in _QUESTIONS if name in names} if enabled else {}
     try:
         names.update({name: _answering(asked) for name, asked in before.items()})
         yield

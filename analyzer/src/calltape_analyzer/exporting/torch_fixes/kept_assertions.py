@@ -46,9 +46,9 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     analysis: Any = importlib.import_module("torch.utils._sympy.reference").PythonReferenceAnalysis
     inserting: Any = importlib.import_module("torch.fx.passes.runtime_assert")
-    own = getattr(passes[0], _INSERT, None)
+    insert_before = getattr(passes[0], _INSERT, None)
     lacks_operator = getattr(shapes, _LACKS_OPERATOR, None)
-    if own is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
+    if insert_before is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
         yield
         return
     relational = importlib.import_module("sympy").core.relational.Relational
@@ -58,7 +58,7 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
             found[:] = [_in_kept_form(assertion, of_model=of_model) for assertion in found]
         of_node = functools.partial(_unsolved, environment)
         with _patched([(shapes, _LACKS_OPERATOR, lacks), (inserting, _OF_NODE, of_node)]):
-            returned = own(module, environment, *args, **kwargs)
+            returned = insert_before(module, environment, *args, **kwargs)
         _say_where(module.graph, environment)
         return returned
 
@@ -100,11 +100,14 @@ def _unsolved(environment: Any, node: Any) -> Any:
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     expression: Any = value.node._expr
-    symbols, renamed = expression.free_symbols, environment.unbacked_renamings
-    return expression.xreplace({
-        one: renamed.get(one, one) if UNBACKED.fullmatch(str(one)) else environment.replace(one)
-        for one in symbols
-    })  # fmt: skip
+    renamed = environment.unbacked_renamings
+    replacements = {
+        symbol: renamed.get(symbol, symbol)
+        if UNBACKED.fullmatch(str(symbol))
+        else environment.replace(symbol)
+        for symbol in expression.free_symbols
+    }
+    return expression.xreplace(replacements)
 
 
 def _in_kept_form(assertion: Any, *, of_model: bool) -> Any:
@@ -130,8 +133,8 @@ def _is_bound(expression: Any) -> bool:
     sympy: Any = importlib.import_module("sympy")
     if not isinstance(expression, sympy.Le | sympy.Ge):
         return False
-    kinds = {one.is_Symbol for one in expression.args}
-    return kinds == {True, False} and any(one.is_Number for one in expression.args)
+    kinds = {side.is_Symbol for side in expression.args}
+    return kinds == {True, False} and any(side.is_Number for side in expression.args)
 
 
 def _as_node(function: Callable[..., Any], *, has_digits: bool = False) -> Callable[..., Any]:
@@ -166,11 +169,15 @@ def _say_where(graph: Any, environment: Any) -> None:
     """Adds the line of the model to the message of each assertion of a graph. A range of a symbol
     gets the line of another assertion about the symbol. Decompositions repeat assertions of the
     graph with new symbols, which get the same line."""
-    assertions = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in assertions if place_of(str(one.msg))]
-    by_text = {str(one.expr): one.msg for one in reversed(placed)}
+    assertions = [
+        assertion for found in environment.deferred_runtime_asserts.values() for assertion in found
+    ]
+    placed = [assertion for assertion in assertions if place_of(str(assertion.msg))]
+    by_text = {str(assertion.expr): assertion.msg for assertion in reversed(placed)}
     by_symbol = {
-        str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
+        str(symbol): assertion.msg
+        for assertion in reversed(placed)
+        for symbol in assertion.expr.free_symbols
     }
     nodes = [node for node in graph.nodes if _is_assertion(node)]
     alike = {
@@ -211,11 +218,11 @@ def require_assertions(exported: Any) -> None:
     nodes = [node for node in exported.graph.nodes if _is_assertion(node)]
     texts = {said for node in nodes if (said := asserted_condition(str(node.args[1])))}
     asserted = {_expression_of(node.args[0]) for node in nodes}
-    for found in environment.deferred_runtime_asserts.values():
-        for one in found:
-            is_there = str(one.expr) in texts or one.expr in asserted
-            if not is_there and not _follows(one.expr, asserted):
-                raise RuntimeError(_lacks(one.expr, one.msg))
+    for assertions in environment.deferred_runtime_asserts.values():
+        for assertion in assertions:
+            is_there = str(assertion.expr) in texts or assertion.expr in asserted
+            if not is_there and not _follows(assertion.expr, asserted):
+                raise RuntimeError(_lacks(assertion.expr, assertion.msg))
     for guard in environment.guards:
         if not guard.expr.free_symbols <= environment.var_to_sources.keys():
             raise RuntimeError(_lacks(guard.expr, "a condition on what is no input"))
@@ -242,7 +249,7 @@ def _expression_of(node: Any) -> Any:
         return None
     relation = _RELATIONS.get(node.target)
     if relation is not None:
-        operands = [_operand(one) for one in node.args]
+        operands = [_operand(arg) for arg in node.args]
         if None not in operands:
             return getattr(importlib.import_module("sympy"), relation)(*operands)
     value = node.meta.get("val")
@@ -268,12 +275,12 @@ def _follows(bound: Any, asserted: set[Any]) -> bool:
     symbol, low, high = _limits(bound)
     if low <= -_UNLIMITED and high >= _UNLIMITED:
         return True
-    known = [_limits(one) for one in asserted if one is not None and _is_bound(one)]
-    own = [one for one in known if one[0] == symbol]
+    limits = [_limits(one) for one in asserted if one is not None and _is_bound(one)]
+    own_limits = [one for one in limits if one[0] == symbol]
     return (
-        any(one[1] >= low for one in own)
+        any(one[1] >= low for one in own_limits)
         if low > -_UNLIMITED
-        else any(one[2] <= high for one in own)
+        else any(one[2] <= high for one in own_limits)
     )
 
 

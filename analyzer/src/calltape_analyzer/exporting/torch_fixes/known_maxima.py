@@ -81,14 +81,14 @@ def _outer_quotients(expression: Any) -> Iterator[tuple[Any, Any, Any, int]]:
     """Quotients that are in no other quotient: each with its number, its divisor, and whether the
     remainder is taken away (-1) or added (1)."""
     functions: Any = importlib.import_module("torch.utils._sympy.functions")
-    found: list[tuple[Any, Any, Any, int]] = []
-    for one in expression.atoms(functions.FloorDiv, functions.CeilToInt, functions.FloorToInt):
-        sign = 1 if isinstance(one, functions.CeilToInt) else -1
-        divided = one if isinstance(one, functions.FloorDiv) else one.args[0]
+    quotients: list[tuple[Any, Any, Any, int]] = []
+    for quotient in expression.atoms(functions.FloorDiv, functions.CeilToInt, functions.FloorToInt):
+        sign = 1 if isinstance(quotient, functions.CeilToInt) else -1
+        divided = quotient if isinstance(quotient, functions.FloorDiv) else quotient.args[0]
         if isinstance(divided, functions.FloorDiv | functions.IntTrueDiv):
             number, divisor = divided.args
             if divisor.is_Integer and divisor > 0:
-                found.append((one, number, divisor, sign))
-    for known in found:
-        if not any(other[0] is not known[0] and other[0].has(known[0]) for other in found):
+                quotients.append((quotient, number, divisor, sign))
+    for known in quotients:
+        if not any(other[0] is not known[0] and other[0].has(known[0]) for other in quotients):
             yield known

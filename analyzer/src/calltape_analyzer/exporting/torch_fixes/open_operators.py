@@ -63,7 +63,7 @@ def _tensor_of_tensors(data: Any, **own: Any) -> Any:
     """``torch.tensor([x.max(), y.max()])`` reads numbers that are tensors with Python. If a trace
     does not know all of them, they are stacked instead."""
     numbers = data if isinstance(data, list | tuple) else []
-    are_tensors = all(isinstance(one, torch.Tensor) and one.dim() == 0 for one in numbers)
+    are_tensors = all(isinstance(number, torch.Tensor) and number.dim() == 0 for number in numbers)
     if not are_tensors or all(map(_is_known, numbers)) or len({x.dtype for x in numbers}) > 1:
         return torch.tensor(data, **own)
     requires_grad = own.pop("requires_grad", False)
@@ -92,10 +92,11 @@ def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> Any:
     if x.dim() != indices.dim():
         return torch.take_along_dim(x, indices, dim)  # raises an error
     axis = dim % x.dim()
-    beside = [(*one.shape[:axis], 1, *one.shape[axis + 1 :]) for one in (x, indices)]
+    beside = [(*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]) for tensor in (x, indices)]
     shape = _broadcast(*beside)
     x, indices = (
-        one.expand(*shape[:axis], one.shape[axis], *shape[axis + 1 :]) for one in (x, indices)
+        tensor.expand(*shape[:axis], tensor.shape[axis], *shape[axis + 1 :])
+        for tensor in (x, indices)
     )
     return x.gather(axis, indices)
 
@@ -142,19 +143,19 @@ def _pool(
     def pool(x: Any, kernel_size: Any, *args: Any, **kwargs: Any) -> Any:
         window = tuple(kernel_size) if isinstance(kernel_size, list | tuple) else (kernel_size,)
         window = window * dims if len(window) == 1 else window
-        more = dict(zip(names, args, strict=False)) | kwargs
-        if _fits_once(more) and all(map(_are_same, window, x.shape[-dims:])):
+        options = dict(zip(names, args, strict=False)) | kwargs
+        if _fits_once(options) and all(map(_are_same, window, x.shape[-dims:])):
             return whole(x, dim=tuple(range(-dims, 0)), keepdim=True)
         return operator(x, kernel_size, *args, **kwargs)
 
     return pool
 
 
-def _fits_once(more: Mapping[str, Any]) -> bool:
+def _fits_once(options: Mapping[str, Any]) -> bool:
     """Whether a window of the size of the picture has one place, and nothing else is asked for."""
-    if more.get("return_indices") or more.get("divisor_override") is not None:
+    if options.get("return_indices") or options.get("divisor_override") is not None:
         return False
-    around, apart = more.get("padding", 0), more.get("dilation", 1)
+    around, apart = options.get("padding", 0), options.get("dilation", 1)
     is_wider = any(around) if isinstance(around, list | tuple) else around
     are_apart = any(n != 1 for n in (apart if isinstance(apart, list | tuple) else [apart]))
     return not is_wider and not are_apart

@@ -48,7 +48,7 @@ class _Drawing(TorchFunctionMode):
         if generator is None or id(generator) in self._held or generator in of_torch:
             return func(*args, **keywords)
         leaves = pytree.tree_leaves((args, {**keywords, "generator": None}))
-        if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in leaves):
+        if any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
             raise RuntimeError(
                 "the model makes a generator of random numbers in each call, and what it draws "
                 "follows from sizes or values of its arguments: a program would go on drawing from "

@@ -50,15 +50,15 @@ def python_dtypes(modules: list[dict[str, Any]], stand_ins: Mapping[type, type])
 def _methods(stand_ins: Mapping[type, type]) -> Iterator[None]:
     tensor = torch.Tensor
     names = [name for name in _METHODS if hasattr(tensor, name)]
-    own = {name: vars(tensor)[name] for name in names if name in vars(tensor)}
+    before = {name: vars(tensor)[name] for name in names if name in vars(tensor)}
     try:
         for name in names:
             setattr(tensor, name, _taking(getattr(tensor, name), stand_ins))
         yield
     finally:
         for name in names:
-            if name in own:
-                setattr(tensor, name, own[name])
+            if name in before:
+                setattr(tensor, name, before[name])
             elif name in vars(tensor):
                 delattr(tensor, name)
 

@@ -171,7 +171,7 @@ def symbolic_sizes(model: torch.nn.Module, *, hides_tracing: bool = False) -> It
     stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if hides_tracing else _STAND_INS
     try:
         names["sqrt"] = _sqrt
-        with with_builtins([vars(one) for one in modules_of(model)], stand_ins):
+        with with_builtins([vars(module) for module in modules_of(model)], stand_ins):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
@@ -189,12 +189,12 @@ def symbolic_numbers(
             tensors return symbols.
         floats: whether ``float(size)`` and ``float(tensor)`` do.
     """
-    wanted = {"int": ints, "float": floats}
-    stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if wanted[name]}
+    is_symbolic = {"int": ints, "float": floats}
+    stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if is_symbolic[name]}
     if not stand_ins:
         yield
         return
-    modules = [vars(one) for one in modules_of(model)]
+    modules = [vars(module) for module in modules_of(model)]
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()
     truth = _truth_of_floats() if floats else contextlib.nullcontext()
@@ -245,16 +245,16 @@ def _plain(index: Any) -> Any:
 
 
 @contextlib.contextmanager
-def real_values(wanted: bool) -> Iterator[None]:
+def real_values(enabled: bool) -> Iterator[None]:
     """Lets a trace compute the values of its sample, to know which way an ``if`` goes.
 
     Args:
-        wanted: does nothing if it is False, or if this torch has no such setting.
+        enabled: does nothing if it is False, or if this torch has no such setting.
     """
     from torch._functorch import config
 
     setting = "fake_tensor_propagate_real_tensors"
-    if not wanted or not hasattr(config, setting):
+    if not enabled or not hasattr(config, setting):
         yield
         return
     with (
@@ -308,18 +308,18 @@ def _hashes_of_values() -> Iterator[None]:
     """Makes an int of a tensor hashable, so that it can be the key of a dict: ``grids[kind]`` for
     ``kind`` in ``kinds.tolist()``. Its value is known, and asserted in the program. torch's own
     code relies on symbols without hashes."""
-    own = torch.SymInt.__hash__
+    hash_before = torch.SymInt.__hash__
 
     def hashed(number: torch.SymInt) -> int:
         name = str(sys._getframe(1).f_globals.get("__name__", ""))
         is_torch = name.partition(".")[0] == "torch"
-        return own(number) if is_torch else hash(builtins.int(number))
+        return hash_before(number) if is_torch else hash(builtins.int(number))
 
     try:
         torch.SymInt.__hash__ = hashed  # type: ignore[method-assign,assignment]
         yield
     finally:
-        torch.SymInt.__hash__ = own  # type: ignore[method-assign]
+        torch.SymInt.__hash__ = hash_before  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -24,16 +24,16 @@ def has_recurrence(module: Any) -> bool:
 
 
 @contextlib.contextmanager
-def open_lengths(wanted: bool) -> Iterator[None]:
+def open_lengths(enabled: bool) -> Iterator[None]:
     """Traces recurrent layers within the block without a loop over their sequence.
 
     Args:
-        wanted: does nothing if it is False, or if this torch has no functions that loop.
+        enabled: does nothing if it is False, or if this torch has no functions that loop.
     """
     decompositions = importlib.import_module("torch._decomp.decompositions")
     replaced = {"one_layer_rnn": _rnn_shapes, "one_layer_lstm": _lstm_shapes}
     before = {name: getattr(decompositions, name, None) for name in replaced}
-    if not wanted or None in before.values():
+    if not enabled or None in before.values():
         yield
         return
     try:
