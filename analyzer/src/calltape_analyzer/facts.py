@@ -24,8 +24,8 @@ __all__ = [
     "Other",
     "OtherNote",
     "Rejection",
-    "document_of",
-    "plain",
+    "as_json",
+    "fact_document",
 ]
 
 MAX_TEXT = 10_000
@@ -73,7 +73,7 @@ class Fact:
         return core_schema.no_info_plain_validator_function(
             partial(_validated, cls),
             serialization=core_schema.plain_serializer_function_ser_schema(
-                document_of, when_used="json"
+                fact_document, when_used="json"
             ),
         )
 
@@ -109,21 +109,21 @@ class OtherNote(Note, code="other_note"):
     text: str
 
 
-def document_of(fact: Fact) -> dict[str, Any]:
+def fact_document(fact: Fact) -> dict[str, Any]:
     """A fact as JSON: its code, its fields, and its sentence."""
-    return plain({"code": fact.code, **vars(fact), "text": str(fact)})  # type: ignore[no-any-return]
+    return as_json({"code": fact.code, **vars(fact), "text": str(fact)})  # type: ignore[no-any-return]
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """A value as JSON: facts as documents, and texts cut."""
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: as_json(one) for key, one in value.items()}
     if isinstance(value, Fact):
-        return document_of(value)
+        return fact_document(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [as_json(one) for one in value]
     if isinstance(value, str):  # of a tape: lone surrogates are in it, which UTF-8 has not
         return value[:MAX_TEXT].encode(errors="backslashreplace").decode()[:MAX_TEXT]
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers

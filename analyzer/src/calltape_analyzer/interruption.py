@@ -18,7 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
-__all__ = ["Terminated", "code_of", "is_finalizing", "is_importing", "signals_handled"]
+__all__ = ["Terminated", "exit_code_of", "is_finalizing", "is_importing", "signals_handled"]
 
 _IMPORTING = "<frozen importlib._bootstrap>"
 _IMPORT_SECONDS = 10.0
@@ -40,7 +40,7 @@ class Terminated(KeyboardInterrupt):
         self.code = _OF_SIGNAL + number
 
 
-def code_of(end: KeyboardInterrupt) -> int:
+def exit_code_of(end: KeyboardInterrupt) -> int:
     """The exit code of a command that was interrupted."""
     return end.code if isinstance(end, Terminated) else _OF_SIGNAL + signal.SIGINT
 

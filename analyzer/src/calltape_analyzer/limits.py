@@ -36,9 +36,9 @@ __all__ = [
     "REDACTION_EFFORT",
     "SECONDS_PER_MEBIBYTE",
     "Allowance",
-    "Budget",
     "Exceeded",
     "Limits",
+    "Spending",
     "add_allowance",
     "advice_to_allow",
     "bounded",
@@ -169,7 +169,7 @@ class Allowance:
         self.exceeded = 0
 
 
-class Budget:
+class Spending:
     """What a thread may spend, and has spent.
 
     Args:
@@ -277,13 +277,13 @@ def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]],
         )
 
 
-_current: dict[int, Budget] = {}
+_current: dict[int, Spending] = {}
 _starting = threading.Lock()
 _watching: threading.Thread | None = None
 _exceeded: TapeError | None = None
 
 
-def current() -> Budget | None:
+def current() -> Spending | None:
     """The budget that this thread reads with; None outside of :func:`reading`."""
     return _current.get(threading.get_ident())
 
@@ -315,7 +315,7 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
     if not is_main and not _HAS_CLOCKS:
         yield
         return
-    budget = Budget(is_process=is_main, effort=effort)
+    budget = Spending(is_process=is_main, effort=effort)
     budget.tape_bytes = _bytes_of(paths)
     try:
         _begin(own, budget)
@@ -350,7 +350,7 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 if not _HAS_CLOCKS:
                     return function(*args, **kwargs)
                 halvings = max((one.exceeded for one in allowances), default=0)
-                budget = Budget(is_process=False, effort=effort, halvings=halvings)
+                budget = Spending(is_process=False, effort=effort, halvings=halvings)
                 budget.tape_bytes = sum(one.nbytes() for one in allowances)
                 result: list[R] = []
                 try:
@@ -448,7 +448,7 @@ def add_allowance(nbytes: int) -> None:
         budget.tape_bytes += nbytes
 
 
-def _begin(own: int, budget: Budget) -> None:
+def _begin(own: int, budget: Spending) -> None:
     """Has what this thread spends from now on looked at, until :func:`_settle`."""
     global _exceeded, _watching
     _exceeded = None
@@ -459,7 +459,7 @@ def _begin(own: int, budget: Budget) -> None:
             _watching.start()
 
 
-def _settle(own: int, budget: Budget) -> None:
+def _settle(own: int, budget: Spending) -> None:
     """Ends the budget of this thread. What the watching thread raises may come at any moment, also
     where this begins: then it is to be called again. Nothing is raised afterwards."""
     while True:

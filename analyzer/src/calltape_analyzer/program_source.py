@@ -28,7 +28,7 @@ __all__ = [
     "check_batch",
     "check_dim_names",
     "check_form_of_dim_names",
-    "is_batch",
+    "is_declared_batch",
 ]
 
 
@@ -70,7 +70,7 @@ def _check_known(what: str, key: Key, known: Collection[Key]) -> None:
         )
 
 
-def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
+def is_declared_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
     """Whether dimension 0 of an argument was declared dynamic: by its name, or, if it was passed by
     position, by the position too (the rule of ``torch.onnx.InputObserver``)."""
     if not declared:

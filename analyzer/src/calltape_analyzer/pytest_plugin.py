@@ -88,12 +88,12 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
     all calls if the mark says ``whole=True``."""
     from calltape_analyzer.errors import TapeError
     from calltape_analyzer.testing.assertion import rerun_with
-    from calltape_analyzer.testing.parameters import Problem
+    from calltape_analyzer.testing.parameters import MissingTape
 
     parameter = getattr(request, "param", None)
     if parameter is None:
         pytest.fail("the fixture tape needs a test, and not another fixture", pytrace=False)
-    if isinstance(parameter, Problem):
+    if isinstance(parameter, MissingTape):
         pytest.fail(parameter.text, pytrace=False)
     try:
         whole = _open(request.config, parameter)
@@ -112,14 +112,14 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
 
 def _open(config: pytest.Config, parameter: Any) -> Tape:
     """A tape, which stays open for the tests of its other calls, which usually follow."""
-    from calltape_analyzer.testing.parameters import opened
+    from calltape_analyzer.testing.parameters import opened_part
 
     tapes = config.stash[tapes_key]
     key = (parameter.path, id(parameter.options))
     if key not in tapes:
         while len(tapes) >= _MAX_OPEN:
             tapes.pop(next(iter(tapes))).close()
-        tapes[key] = opened(parameter.path, parameter.options)
+        tapes[key] = opened_part(parameter.path, parameter.options)
     return tapes[key]
 
 

@@ -29,7 +29,7 @@ from calltape_analyzer.program_source import (
     ProgramSource,
     check_batch,
     check_dim_names,
-    is_batch,
+    is_declared_batch,
 )
 from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
@@ -250,7 +250,7 @@ class Variant(ProgramSource, Shown):
             if column.axis != 0 or found.dynamic:
                 continue
             name = layout.path(column).argument
-            if is_batch(position.get(name, name), declared, signature):
+            if is_declared_batch(position.get(name, name), declared, signature):
                 made.dimensions[column] = DimensionDecision(True, "declared")
         find_symbols(made, Pools([]))
         return made
@@ -287,9 +287,9 @@ class Variant(ProgramSource, Shown):
         return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
-        from calltape_analyzer.arguments.plan import Plan, as_passed
+        from calltape_analyzer.arguments.plan import ArgumentPlan, as_passed
 
-        plan = Plan.of(self.facts, sample, self.sorter.signature)
+        plan = ArgumentPlan.of(self.facts, sample, self.sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
         return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
 

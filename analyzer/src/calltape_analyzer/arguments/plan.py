@@ -47,9 +47,9 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
+    "ArgumentPlan",
     "FormLeaf",
     "PlainForm",
-    "Plan",
     "Template",
     "as_call",
     "as_passed",
@@ -65,7 +65,7 @@ _OTHER = re.compile("[^0-9A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArgumentPlan:
     """How one variant is exported.
 
     Attributes:
@@ -87,7 +87,7 @@ class Plan:
     varying: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, variant: VariantFacts, sample: Sample, signature: Signature) -> Plan:
+    def of(cls, variant: VariantFacts, sample: Sample, signature: Signature) -> ArgumentPlan:
         """The plan of a variant, with the constants of a sample."""
         layout = variant.group.layout
         given = {layout.int_scalars[c.index] for c in variant.dynamic() if c.is_int}

@@ -31,7 +31,7 @@ __all__ = [
     "Bound",
     "Sizing",
     "elements_at",
-    "is_batch",
+    "is_batch_symbol",
     "is_between",
     "is_part_way",
     "recorded_sizing",
@@ -130,13 +130,13 @@ def sizings_of_batch(variant: VariantFacts) -> list[Sizing]:
         free = {
             i: values[i] + 1
             for i, symbol in enumerate(variant.symbols)
-            if is_batch(symbol) and symbol.relation is None
+            if is_batch_symbol(symbol) and symbol.relation is None
         }
         found.append(Sizing(row, tuple(free.get(i, v) for i, v in enumerate(values)), True))
     return found
 
 
-def is_batch(symbol: Symbol) -> bool:
+def is_batch_symbol(symbol: Symbol) -> bool:
     """Whether a symbol is the size of first dimensions."""
     return any(column.axis == 0 for column in symbol.columns)
 
@@ -368,7 +368,7 @@ def sizings_for_tracing(
 def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
     """A recorded row with first dimensions that are fit for tracing, and all else as it was; None
     if nothing but first dimensions is dynamic, or none is."""
-    batch = {i for i, symbol in enumerate(variant.symbols) if is_batch(symbol)}
+    batch = {i for i, symbol in enumerate(variant.symbols) if is_batch_symbol(symbol)}
     if not batch or len(batch) == len(variant.symbols):
         return None
     values = values_at(variant, row)

@@ -21,7 +21,7 @@ from calltape_analyzer.cli.options import (
     Part,
     Paths,
     Variants,
-    opened,
+    opened_tape,
 )
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.errors import is_damage
@@ -72,7 +72,7 @@ def ls(
     calltape ls runs/llm.tape --calls 0..9
     calltape ls runs/ --variant decode
     """
-    with opened(paths, Part(calls, variant, target=target)) as tape:
+    with opened_tape(paths, Part(calls, variant, target=target)) as tape:
         shown = _records(tape)
         if json:
             print_list(jsonlib.dumps(_summary(tape, *one)) for one in shown)
@@ -245,7 +245,7 @@ def show(
     calltape show runs/llm.tape 0
     calltape show runs/ 3f9a01bc:12 --json
     """
-    with opened(paths, Part(target=target)) as tape:
+    with opened_tape(paths, Part(target=target)) as tape:
         with wrong_words():
             found = tape.find(call)
         record = found.record

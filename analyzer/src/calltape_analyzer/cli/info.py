@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.options import Json, OfTarget, Part, Paths, Scan, opened
+from calltape_analyzer.cli.options import Json, OfTarget, Part, Paths, Scan, opened_tape
 from calltape_analyzer.cli.output import (
     command,
     complain,
@@ -123,7 +123,7 @@ def info(
 def _tell(
     paths: list[str], part: Part, *, scan: bool, quick: bool, json: bool, markdown: bool
 ) -> None:
-    with opened(paths, part, scan=scan or None) as tape:
+    with opened_tape(paths, part, scan=scan or None) as tape:
         if markdown:
             from calltape_analyzer.markdown import tape_summary
 
@@ -393,7 +393,7 @@ def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
 @command
 def overview(paths: Paths, target: OfTarget = None) -> None:
     """Show what a tape is, and the variants of its calls. The verbs show more."""
-    with opened(paths, Part(target=target)) as tape:
+    with opened_tape(paths, Part(target=target)) as tape:
         spans = [span for part in tape.segments if (span := part.span_ns) is not None]
         times = "no calls"
         if spans:

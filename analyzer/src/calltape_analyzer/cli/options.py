@@ -62,7 +62,7 @@ __all__ = [
     "expect_factory",
     "imported",
     "model_of",
-    "opened",
+    "opened_tape",
     "variants_meant",
 ]
 
@@ -245,7 +245,7 @@ def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
 
 
 @contextmanager
-def opened(
+def opened_tape(
     paths: Sequence[str],
     part: Part = Part(),
     *,

@@ -35,7 +35,7 @@ from calltape_analyzer.cli.options import (
     Variants,
     classes_of,
     model_of,
-    opened,
+    opened_tape,
 )
 from calltape_analyzer.cli.output import (
     FAILURE,
@@ -203,7 +203,7 @@ def replay(
             except UsageError as error:
                 raise typer.BadParameter(f"--slower-than: {error}") from None
         known = classes_of(classes, are_words=not bisect)
-        with opened(paths, part, runs=True, classes=known) as tape:
+        with opened_tape(paths, part, runs=True, classes=known) as tape:
             found.is_open = True
             from calltape_analyzer.comparison.comparing import Tolerances
             from calltape_analyzer.replaying.replaying import replay as replay_calls
@@ -241,7 +241,7 @@ def _check(
     read = given / MANIFEST if given.is_dir() else given
     bounded = nullcontext() if trust else reading([str(read)])
     known = classes_of(classes)
-    with opened(paths, part, runs=trust, classes=known) as tape, bounded:
+    with opened_tape(paths, part, runs=trust, classes=known) as tape, bounded:
         from calltape_analyzer.replaying.checking import check
 
         report = check(tape, _existing(given), trusted=trust)

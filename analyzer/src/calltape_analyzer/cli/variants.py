@@ -26,7 +26,7 @@ from calltape_analyzer.cli.options import (
     Variants,
     Verbose,
     classes_of,
-    opened,
+    opened_tape,
     variants_meant,
 )
 from calltape_analyzer.cli.output import (
@@ -89,7 +89,7 @@ def variants(
     from calltape_analyzer.variant import calls_left_out
 
     part = Part(calls, None, ignore, target)
-    with opened(paths, part, scan=scan, verbose=verbose, classes=known) as tape:
+    with opened_tape(paths, part, scan=scan, verbose=verbose, classes=known) as tape:
         meant = variants_meant(tape, variant)
         if json:
             print_list(json_of(one.findings) for one in meant)
@@ -157,7 +157,7 @@ def explain(
     from calltape_analyzer.explaining import explain as explained_subject
 
     paths, argument, axis = _asked(words)
-    with opened(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
+    with opened_tape(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
         meant = variants_meant(tape, variant)
         if argument is None:
             if json:
@@ -247,8 +247,8 @@ def diff(
 
     part = Part(target=target)
     with (
-        opened(before, part, scan=scan, verbose=verbose) as a,
-        opened([now], part, scan=scan, verbose=verbose) as b,
+        opened_tape(before, part, scan=scan, verbose=verbose) as a,
+        opened_tape([now], part, scan=scan, verbose=verbose) as b,
     ):
         found = compare(a, b)
         if json:

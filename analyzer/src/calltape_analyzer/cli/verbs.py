@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from calltape_analyzer.interruption import code_of
+from calltape_analyzer.interruption import exit_code_of
 from calltape_analyzer.limits import Limits
 
 __all__ = ["EXITS", "VERBS", "Verb", "VerbGroup", "app", "main", "root"]
@@ -201,7 +201,7 @@ def _signals_end() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as end:
-        raise typer.Exit(code_of(end)) from None
+        raise typer.Exit(exit_code_of(end)) from None
 
 
 def _is_tape(word: str) -> bool:

@@ -38,7 +38,7 @@ from calltape_analyzer.text import counted, printable
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.errors import TapeError
 
-__all__ = ["PageServer", "page_of_viewer", "variants_of", "view"]
+__all__ = ["PageServer", "page_of_viewer", "variants_json", "view"]
 
 _LOOPBACK = "127.0.0.1"
 _PAGE = "calltape-viewer.html"
@@ -64,7 +64,7 @@ def page_of_viewer() -> bytes:
     )  # fmt: skip
 
 
-def variants_of(path: str) -> bytes:
+def variants_json(path: str) -> bytes:
     """The tables of a tape's variants for the page, as JSON of ASCII; or why there are none. Only
     Python finds variants: the page by itself has the sizes of each dimension."""
     from calltape_analyzer.variant import table_of
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             if tape[1] == "tapes":
                 self._send_tape(file)
             else:
-                self._send(HTTPStatus.OK, "application/json", variants_of(file.path))
+                self._send(HTTPStatus.OK, "application/json", variants_json(file.path))
         else:
             self._send(HTTPStatus.NOT_FOUND)
 
@@ -324,5 +324,5 @@ def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
         name = escape(printable(displayed_url(names[path]))).encode()
         head = b'<script type="application/x-calltape" data-name="%b">' % name
         yield [head, data, b"</script>\n"]
-        tables = variants_of(path).replace(b"<", rb"\u003c")
+        tables = variants_json(path).replace(b"<", rb"\u003c")
         yield [b'<script type="application/x-calltape-variants">', tables, b"</script>\n"]

@@ -24,7 +24,7 @@ from calltape_analyzer.comparison.reports import (
     NotVerified,
     OtherOutputs,
     Verdict,
-    shown_path,
+    output_path,
 )
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.pytree.description import describe_result
@@ -38,9 +38,9 @@ __all__ = [
     "has_values",
     "is_described",
     "leaves_of",
+    "paths_without_value",
     "recorded_leaves",
     "what_to_compare",
-    "without_value",
 ]
 
 _MAX_PATHS, _MAX_LEAVES = 3, 3
@@ -154,7 +154,7 @@ def compared(
     )
     by_form = expected.keys() if against == "shapes" else frozenset[str]()
     if against == "part":
-        by_form = without_value(expected)
+        by_form = paths_without_value(expected)
     # Of a value that the policy kept off the tape nobody knows what is in it.
     hidden = {p: v for p, v in expected.items() if p in by_form and is_withheld(v)}
     unknown = {
@@ -169,7 +169,7 @@ def compared(
     )
     if wanted.keys() != given.keys():
         missing, unexpected = (
-            tuple(map(shown_path, sorted(one.keys() - other.keys())[:_MAX_PATHS]))
+            tuple(map(output_path, sorted(one.keys() - other.keys())[:_MAX_PATHS]))
             for one, other in ((wanted, given), (given, wanted))
         )
         other = OtherOutputs(missing, unexpected)
@@ -186,7 +186,7 @@ def compared(
         is_same = name not in _SCALARS or name == now
         found[path] = _Found() if is_same else _other(path, f"a {name}", f"a {now}")
     parts = [Incomparable.of(path, value) for path, value in unknown.items()]
-    parts += [Incomparable(shown_path(p)) for p, one in found.items() if not one.has_value]
+    parts += [Incomparable(output_path(p)) for p, one in found.items() if not one.has_value]
     differing = [one.difference for one in found.values() if one.difference]
     error: Fact | None = None
     if differing:
@@ -231,7 +231,7 @@ def _dtype(tensor: Any) -> str:
 
 def _other(path: str, recorded: str, got: str, compared: int = 0) -> _Found:
     apart = Distances(math.inf, math.inf, compared=compared)
-    return _Found(LeafDifference(shown_path(path), recorded, got), apart)
+    return _Found(LeafDifference(output_path(path), recorded, got), apart)
 
 
 def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
@@ -279,7 +279,7 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
         return _Found()  # it has only a dtype and a shape
     apart = distances(expected, got, tolerances.of(_dtype(expected)))
     difference = LeafDifference(
-        shown_path(path),
+        output_path(path),
         differing=apart.differing,
         total=expected.numel(),
         max_abs=apart.max_abs,
@@ -289,7 +289,7 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
     return _Found(difference if apart.differing else None, apart)
 
 
-def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
+def paths_without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
     """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
     return frozenset(
         path
@@ -306,7 +306,7 @@ def what_to_compare(expected: Mapping[str, Any], synthetic: bool) -> Against:
         synthetic: whether some of the arguments are not the recorded ones. Then no value that comes
             out need be the recorded one.
     """
-    withheld = without_value(expected)
+    withheld = paths_without_value(expected)
     if synthetic or (withheld and len(withheld) == len(expected)):
         return "shapes"
     return "part" if withheld else "tape"
@@ -320,7 +320,7 @@ def is_withheld(leaf: Any) -> bool:
 def has_values(leaves: Mapping[str, Any]) -> bool:
     """Whether all expected leaves have values to compare. In a recording of shapes some have only a
     dtype and a shape."""
-    return not without_value(leaves)
+    return not paths_without_value(leaves)
 
 
 def is_described(leaves: Mapping[str, Any]) -> bool:

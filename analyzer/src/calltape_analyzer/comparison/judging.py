@@ -22,9 +22,9 @@ from typing import Any, Literal
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
     compared,
+    paths_without_value,
     recorded_leaves,
     what_to_compare,
-    without_value,
 )
 from calltape_analyzer.comparison.reports import (
     Against,
@@ -43,15 +43,15 @@ from calltape_analyzer.comparison.reports import (
     SomeCalls,
     Unsteady,
     Verdict,
-    shown_path,
+    output_path,
 )
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means, text_of
+from calltape_analyzer.foreign_errors import ErrorMeaning, failure_of, means, text_of
 from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.progress import watched
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import class_name
 from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import Segment
@@ -70,9 +70,9 @@ __all__ = [
     "Run",
     "Runner",
     "TimeBound",
-    "failed",
     "judge",
     "report_on",
+    "verdict_of_error",
     "was_interrupted",
 ]
 
@@ -294,7 +294,7 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
         if expected is None:
             return Verdict(against=against)
         run.returned = run.leaves(result)
-        run.withheld = without_value(expected) if against == "part" else frozenset()
+        run.withheld = paths_without_value(expected) if against == "part" else frozenset()
         leaves, omitted = run.returned
         verdict = compared(expected, leaves, tolerances, omitted, against)
         return _doubted(run.explained(call, verdict, expected), run)
@@ -304,7 +304,7 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
             raise
         error.__traceback__ = None  # its frames hold the tensors of the call
         if recorded is None:
-            return _doubted(failed(error, against), run)
+            return _doubted(verdict_of_error(error, against), run)
         verdict = Verdict(
             error=_other_exception(recorded, error),
             against="exception",
@@ -313,11 +313,11 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
         return _doubted(verdict, run)
 
 
-def failed(error: BaseException, against: Against = "tape") -> Verdict:
+def verdict_of_error(error: BaseException, against: Against = "tape") -> Verdict:
     """The verdict on a call that raised an error instead of returning. An error of the tape proves
     nothing about the target."""
     why = failure_of(error)
-    of_tape = means(why, ErrorKind.OF_TAPE)
+    of_tape = means(why, ErrorMeaning.OF_TAPE)
     against = "nothing" if of_tape else against
     return Verdict(error=why, against=against, max_abs=math.inf, max_rel=math.inf)
 
@@ -346,7 +346,7 @@ def has_message(recorded: ModelError) -> bool:
 def _same_class(recorded: ModelError, error: BaseException) -> bool:
     """Whether an exception has the recorded class, by name: nothing that a tape names is imported.
     The classes of a script have other names if it is imported."""
-    now = name_of(type(error))
+    now = class_name(type(error))
     if now == recorded.type:
         return True
     (module, _, name), (other, _, other_name) = now.partition(":"), recorded.type.partition(":")
@@ -413,7 +413,7 @@ class Judge:
             try:
                 run = self.runner.prepared(call)
             except Exception as raised:  # of the tape, or of what the target is
-                verdict = failed(raised)
+                verdict = verdict_of_error(raised)
             else:
                 verdict = self._verdict(call, run)
                 if self.bound is not None and not run.unmade:
@@ -502,7 +502,7 @@ class Judge:
         yield from (SomeCalls(kind, count) for kind, count in self._counts.items() if count)
         for is_omitted, paths in ((True, self._omitted), (False, self._withheld)):
             if paths:
-                yield PartsUncompared(tuple(map(shown_path, sorted(paths))), is_omitted)
+                yield PartsUncompared(tuple(map(output_path, sorted(paths))), is_omitted)
         if self._unmade:
             classes, reasons = tuple(self._unmade), tuple(self._unmade.values())
             yield CallsUnmade(self._untried, classes, reasons)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from typing_extensions import Self
 
 from calltape_analyzer.facts import Fact, Names, Note
-from calltape_analyzer.foreign_errors import ErrorKind, means
+from calltape_analyzer.foreign_errors import ErrorMeaning, means
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
@@ -45,7 +45,7 @@ __all__ = [
     "SomeCalls",
     "Unsteady",
     "Verdict",
-    "shown_path",
+    "output_path",
 ]
 
 
@@ -133,7 +133,7 @@ class Incomparable(Fact, code="incomparable"):
     @classmethod
     def of(cls, path: str, value: Unknown | Placeholder) -> Self:
         """That of a leaf by its path within the outputs."""
-        return cls(shown_path(path), value.type_name, value.reason)
+        return cls(output_path(path), value.type_name, value.reason)
 
 
 class NotVerified(Fact, code="not_verified"):
@@ -338,7 +338,7 @@ class CorruptedTape(Note, code="corrupted_tape"):
     places: int
 
 
-def shown_path(path: str) -> str:
+def output_path(path: str) -> str:
     """Where a leaf is, by the name that the other reports and ``redact`` have for it."""
     return f"outputs{path}"
 
@@ -371,7 +371,7 @@ class ReportRow(Verdict):
     @property
     def is_unreadable(self) -> bool:
         """Whether the call did not run because the tape is corrupted there."""
-        return means(self.error, ErrorKind.OF_DAMAGE)
+        return means(self.error, ErrorMeaning.OF_DAMAGE)
 
 
 _WITHOUT_VALUES = ("part", "shapes", "success", "declared", "nothing")

@@ -33,7 +33,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 
-__all__ = ["CallSizes", "Choice", "Expression", "select_calls"]
+__all__ = ["Choice", "ConditionSizes", "Expression", "select_calls"]
 
 _MAX_TEXT = 1000
 _MAX_NODES = 200
@@ -260,7 +260,9 @@ def select_calls(tape: Tape, choice: Choice) -> array[int]:
 
 
 def _meeting(tape: Tape, choice: Choice) -> Iterator[int]:
-    sizes = CallSizes(tape, [Expression(text) for text in choice.where]) if choice.where else None
+    sizes = (
+        ConditionSizes(tape, [Expression(text) for text in choice.where]) if choice.where else None
+    )
     results = Recent()  # calls of a file that share inputs share one
     for position, call in enumerate(tape.calls.including_unsound()):
         # The table of a group has the times, so calls of other hours are not decoded.
@@ -362,7 +364,7 @@ class _Novelty:
             yield from (position for _, position in extremes)
 
 
-class CallSizes:
+class ConditionSizes:
     """Evaluates conditions on the sizes of calls, which have the names that people use: symbols
     (``sequence_length``), dimensions (``input_ids[1]``) and ints (``n``). An int that a call does
     not pass has its default value.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.rewriting import Change
+from calltape_analyzer.editing.rewriting import Rewrite
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.nodes import ReferencedOnly, placed_nodes, with_children
@@ -40,7 +40,7 @@ __all__ = [
 _CHUNK = 4096  # elements
 
 
-class Omission(Change):
+class Omission(Rewrite):
     """Omits values from the calls of one tape.
 
     Args:

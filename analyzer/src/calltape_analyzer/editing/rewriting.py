@@ -1,7 +1,7 @@
 """Writing calls of open tapes to a new, sealed tape: the loop behind filter, merge, recover and
 redact.
 
-Calls are copied one by one and renumbered. A :class:`Change` can rewrite each call and whatever
+Calls are copied one by one and renumbered. A :class:`Rewrite` can rewrite each call and whatever
 else the tape says.
 """
 
@@ -40,7 +40,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
 
-__all__ = ["Change", "EditReport", "Rewriting", "rewrite"]
+__all__ = ["EditReport", "Rewrite", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
@@ -82,7 +82,7 @@ class EditReport(PlainData):
         return "\n".join(parts)
 
 
-class Change:
+class Rewrite:
     """Changes what is copied from one tape to another. This base class changes nothing; subclasses
     override the methods for the parts that they change."""
 
@@ -133,7 +133,7 @@ class Rewriting:
 
     verb: str
     options: Mapping[str, Any]
-    change: Change = field(default_factory=Change)
+    change: Rewrite = field(default_factory=Rewrite)
     validate: bool = False
     allow_later_dtypes: bool = False
     keeps_counters: bool = True

@@ -21,7 +21,7 @@ from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Budget, Probe, Probing, Progress
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.foreign_errors import ErrorMeaning
 from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.exported_model import require_torch
@@ -246,7 +246,7 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         # The mode of the model may be the reason only if the model, or a trace of it, ran.
         was_traced = any(
             one.strategy is not Strategy.NOT_TRACED
-            and not stopped_by(one.error, ErrorKind.OF_CALLTAPE)
+            and not stopped_by(one.error, ErrorMeaning.OF_CALLTAPE)
             for one in exporter.attempts
         )
         hint = ""

@@ -50,7 +50,7 @@ from calltape_analyzer.exporting.value_parts import (
     with_open_floats,
 )
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
+from calltape_analyzer.foreign_errors import ErrorMeaning, failure_of, means
 from calltape_analyzer.observing.groups import MAX_VALUES
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes, reasons
@@ -542,7 +542,7 @@ class ProgramSearch:
         model that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise.
         Returns whether there are any."""
         own = [a.summary for a in self.exporter.attempts if a.variant == variant.name]
-        if not any(means(one, ErrorKind.NEEDS_VALUE) for one in own):
+        if not any(means(one, ErrorMeaning.NEEDS_VALUE) for one in own):
             return False
         sorter = self.exporter.session.sorter
         for where, distinct, parts in tensor_value_parts(variant, self.tape.calls, sorter):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.plan import Plan, as_call
+from calltape_analyzer.arguments.plan import ArgumentPlan, as_call
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
@@ -226,7 +226,7 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 def eager(
     call: Callable[..., Any],
-    plan: Plan,
+    plan: ArgumentPlan,
     sample: Sample,
     classes: ClassIndex,
     device: str,
@@ -240,7 +240,7 @@ def eager(
 
 def called(
     call: Callable[..., Any],
-    plan: Plan,
+    plan: ArgumentPlan,
     arguments: Mapping[str, Any],
     device: str,
     context: Context | None = None,

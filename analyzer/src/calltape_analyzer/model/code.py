@@ -13,7 +13,7 @@ from typing import Any
 from calltape_analyzer.model.randomness import generators_held_by
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["code_of", "functions_held_by", "may_draw", "modes_named", "names_in"]
+__all__ = ["functions_held_by", "may_draw", "modes_named", "modules_of_code", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -78,7 +78,7 @@ def functions_held_by(function: FunctionType) -> Iterator[FunctionType]:
 
 def _functions_beside(target: Any) -> Iterator[FunctionType]:
     known: set[int] = set()
-    for name in code_of(target):
+    for name in modules_of_code(target):
         if name.partition(".")[0] in ("torch", "builtins"):
             continue
         for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
@@ -107,7 +107,7 @@ def names_in(code: CodeType) -> set[str]:
     return names
 
 
-def code_of(target: Any) -> dict[str, None]:
+def modules_of_code(target: Any) -> dict[str, None]:
     """The names of the modules of Python that a model is made of: its own first."""
     import torch
 

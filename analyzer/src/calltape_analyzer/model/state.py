@@ -26,7 +26,7 @@ from calltape_analyzer.pytree.memory import storage_of
 
 __all__ = [
     "copied_from_state",
-    "in_words",
+    "number_text",
     "preserved",
     "unchanged",
     "was_written",
@@ -444,7 +444,7 @@ def written_by(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(i for i, _ in found), tuple(name for _, name in found)
 
 
-def in_words(value: Any) -> str:
+def number_text(value: Any) -> str:
     """A value among the state as text if it is a number; else an empty text."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type != "meta":
         value = value.item()

@@ -26,7 +26,7 @@ from calltape_analyzer.program_source import (
     DimNames,
     check_batch,
     check_dim_names,
-    is_batch,
+    is_declared_batch,
 )
 from calltape_analyzer.pytree.caches import set_token_counters, window_leaves
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -232,7 +232,7 @@ class SingleGraph:
         check_batch(declared, known)
         check_dim_names(names, known)
         dynamic = [
-            dynamic_dimensions(slot.own, is_batch(slot.key, declared, self._signature))
+            dynamic_dimensions(slot.own, is_declared_batch(slot.key, declared, self._signature))
             for slot in self._slots
         ]
         named = name_dimensions(self._slots, dynamic, names) if names else {}

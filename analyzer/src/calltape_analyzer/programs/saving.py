@@ -21,7 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
-from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template, derived_tensors
+from calltape_analyzer.arguments.plan import (
+    ArgumentPlan,
+    FormLeaf,
+    PlainForm,
+    Template,
+    derived_tensors,
+)
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Fact, Note
@@ -344,7 +350,7 @@ def document_of(program: Program, file: str) -> SavedProgram:
 
 def program_parts(
     document: SavedProgram, signature: Signature, renamed: Renamed = str
-) -> tuple[VariantFacts, Plan, tuple[Template, PlainForm]]:
+) -> tuple[VariantFacts, ArgumentPlan, tuple[Template, PlainForm]]:
     """Variant, plan and result of a saved program.
 
     Args:
@@ -357,7 +363,7 @@ def program_parts(
     """
     variant = _variant_of(document, renamed)
     variant.frozen = {place: _tensor(*rest) for place, *rest in document["frozen"]}
-    plan = Plan.of(variant, Sample([], list(document["scalars"])), signature)
+    plan = ArgumentPlan.of(variant, Sample([], list(document["scalars"])), signature)
     result = document["result"]
     layout = _layout_of(result["layout"])
     counters = dict(result["counters"])

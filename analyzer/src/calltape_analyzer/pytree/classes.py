@@ -31,11 +31,11 @@ __all__ = [
     "ClassIndex",
     "Classes",
     "ModuleKey",
+    "class_name",
     "is_named_tuple_of",
     "is_never_made",
     "known_class",
     "loaded_batch_classes",
-    "name_of",
     "registration_of",
 ]
 
@@ -88,7 +88,7 @@ _SETSTATE = getattr(dataclasses, "_dataclass_setstate", None)
 """What dataclasses gives frozen classes with slots."""
 
 
-def name_of(cls: type) -> str:
+def class_name(cls: type) -> str:
     """The name that tapes have for a class: ``module:qualified.name``."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
@@ -241,7 +241,7 @@ def _has_hook(base: type) -> bool:
         found -= {"__setattr__", "__delattr__"}
     if own.get("__setstate__") is not None and own["__setstate__"] is _SETSTATE:
         found.discard("__setstate__")
-    return bool(found) and known_class(name_of(base)) is not base
+    return bool(found) and known_class(class_name(base)) is not base
 
 
 def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
@@ -296,7 +296,7 @@ class ClassIndex:
             if not isinstance(cls, type):
                 advice = "pass the classes themselves"
                 raise UsageError(f"{cls!r:.100} is not a class", advice=advice)
-            name = name_of(cls) if given_name is None else given_name
+            name = class_name(cls) if given_name is None else given_name
             if not is_never_made(name, cls):
                 self._given[name] = cls
         self._model = model
@@ -342,7 +342,7 @@ class ClassIndex:
         found = self._given.get(name)
         if found is None and name.startswith("__main__:") and self._packages is not None:
             found = self._packages.find(name)
-        return name_of(found) if found is not None else name
+        return class_name(found) if found is not None else name
 
     def get(self, name: str) -> type | None:
         """The class of this name; None if this process does not have it or does not allow it."""

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.caches import is_cache_name, is_same_size, loaded_cache_classes
-from calltape_analyzer.pytree.classes import ClassIndex, loaded_batch_classes, name_of
+from calltape_analyzer.pytree.classes import ClassIndex, class_name, loaded_batch_classes
 from calltape_analyzer.pytree.rebuilding import content_of, filled_list, filled_mapping
 from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_schema.cache_classes import COUNTERS, DERIVED
@@ -37,7 +37,7 @@ _MAX_INLINE = 64
 _remembered: dict[str, type] = {}
 
 
-class Context(dict[str, Any]):
+class NodeContext(dict[str, Any]):
     """The context of an object. Private flags and numbers are kept, but not compared:
     ``generate()`` sets some on caches (``_is_user_defined``) that mean nothing to a program."""
 
@@ -65,7 +65,7 @@ def _compared(part: Any) -> Any:
 
 def remember(cls: type) -> None:
     """Allows objects of a class to be made from a context."""
-    _remembered[name_of(cls)] = cls
+    _remembered[class_name(cls)] = cls
 
 
 def to_state(value: Any) -> tuple[list[Any], Any]:
@@ -75,7 +75,7 @@ def to_state(value: Any) -> tuple[list[Any], Any]:
         UsageError: the state has a part that can be neither.
     """
     children: list[Any] = []
-    return children, Context(_object(value, children))
+    return children, NodeContext(_object(value, children))
 
 
 def from_state(children: Any, context: Any) -> Any:
@@ -87,9 +87,9 @@ def _object(value: Any, children: list[Any]) -> dict[str, Any]:
     remember(type(value))
     content = content_of(value)
     if content is not None:
-        return {"container": name_of(type(value)), "content": _part(content, children)}
+        return {"container": class_name(type(value)), "content": _part(content, children)}
     state = {name: _attribute(value, name, part, children) for name, part in vars(value).items()}
-    return {"object": name_of(type(value)), "state": state}
+    return {"object": class_name(type(value)), "state": state}
 
 
 def _attribute(owner: Any, name: str, value: Any, children: list[Any]) -> Any:
@@ -125,13 +125,13 @@ def _part(value: Any, children: list[Any]) -> Any:
         # A combination of flags is no member: it has a value, and a name since Python 3.11.
         is_member = value.name in type(value).__members__
         which = {"name": value.name} if is_member else {"value": value.value}
-        return {"enum": name_of(type(value)), **which}
+        return {"enum": class_name(type(value)), **which}
     if isinstance(value, int | float):
         return value
     if isinstance(value, torch.SymInt | torch.SymBool):
         # While tracing. A context can hold a number only, so the program is for this number.
         return int(value) if isinstance(value, torch.SymInt) else bool(value)
-    if isinstance(value, torch.Tensor) or is_cache_name(name_of(type(value))):
+    if isinstance(value, torch.Tensor) or is_cache_name(class_name(type(value))):
         children.append(value)
         return {"child": len(children) - 1}
     if isinstance(value, torch.dtype | torch.device):
@@ -139,7 +139,7 @@ def _part(value: Any, children: list[Any]) -> Any:
         return {kind: str(value).removeprefix("torch.")}
     if isinstance(value, type):
         remember(value)
-        return {"class": name_of(value)}
+        return {"class": class_name(value)}
     if type(value) in (list, tuple):
         return {type(value).__name__: [_part(item, children) for item in value]}
     if type(value) is dict:
@@ -321,7 +321,7 @@ def _register(cls: type) -> None:
         from_state,
         serialized_type_name=serialized,
         to_dumpable_context=dict,
-        from_dumpable_context=Context,
+        from_dumpable_context=NodeContext,
         flatten_with_keys_fn=with_keys,
     )
     # An exported program flattens its inputs with the spec of its trace, through torch.fx.

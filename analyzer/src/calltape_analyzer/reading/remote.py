@@ -24,7 +24,7 @@ from calltape_analyzer.errors import RemoteError, UsageError, to_install
 from calltape_analyzer.limits import received_bytes
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
-from calltape_analyzer.reading.urls import displayed_url, name_of, protocol_of, without_secrets
+from calltape_analyzer.reading.urls import displayed_url, file_url, protocol_of, without_secrets
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 
@@ -151,7 +151,7 @@ def file_system(url: str) -> tuple[Any, str]:
             "calltape does not read tapes from web servers", path=displayed_url(url),
             advice="download the file, for example with `curl -O URL`, and open it from disk",
         )  # fmt: skip
-    if "::" in name_of(url):
+    if "::" in file_url(url):
         raise UsageError(
             "URLs that chain file systems are not read", path=displayed_url(url),
             advice="name the file itself",
@@ -219,7 +219,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
             files, and each would wait for it.
     """
     seconds = _seconds_allowed()
-    parts = urlsplit(name_of(url))
+    parts = urlsplit(file_url(url))
     port = f":{parts.port}" if parts.port else ""
     place = f"{parts.scheme}://{parts.hostname or ''}{port}"  # the server or bucket
     failing = _failing.get(place)
@@ -351,7 +351,7 @@ def opened_url(url: str) -> TapeBytes:
             compressed file that cannot be read.
     """
     remote = RemoteFile(url)
-    if not is_compressed(name_of(url)):
+    if not is_compressed(file_url(url)):
         return remote
     stream = _Stream(remote)
     try:

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["displayed_url", "is_url", "local_path", "name_of", "protocol_of", "without_secrets"]
+__all__ = ["displayed_url", "file_url", "is_url", "local_path", "protocol_of", "without_secrets"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>\\]+")
@@ -46,7 +46,7 @@ def protocol_of(url: str) -> str:
     return url.partition("://")[0].lower()
 
 
-def name_of(url: str) -> str:
+def file_url(url: str) -> str:
     """A URL without user, query and fragment: it ends like the name of the file."""
     parts = _parts(url)
     return f"{parts.protocol}://{parts.place}"

@@ -22,11 +22,20 @@ from calltape_schema.privacy import is_exact, is_setting, matches_whole, specifi
 from calltape_schema.remedies import Remedy
 
 __all__ = [
-    "FATES", "KEEP", "SHAPES_ONLY", "Fact", "Fate", "Ordinals", "Policy", "Request", "is_ordinal",
-    "most_private", "number_fact",
+    "FATES",
+    "KEEP",
+    "SHAPES_ONLY",
+    "Fate",
+    "Ordinals",
+    "Policy",
+    "PrivateFact",
+    "Request",
+    "is_ordinal",
+    "most_private",
+    "number_fact",
 ]  # fmt: skip
 
-Fact = Literal[
+PrivateFact = Literal[
     "elements", "range", "text", "setting", "size", "number", "key", "enum value", "returned"
 ]  # fmt: skip
 """A kind of fact. A number in an argument is a setting, a size, or data (``number``)."""
@@ -38,7 +47,7 @@ that of one call. An omitted text leaves its length."""
 FATES: tuple[Fate, ...] = ("kept", "replaced", "omitted")
 """From open to private."""
 
-_FATES: Mapping[Fact, tuple[Fate, Fate]] = {
+_FATES: Mapping[PrivateFact, tuple[Fate, Fate]] = {
     "range": ("replaced", "omitted"),
     "text": ("replaced", "omitted"),
     "key": ("replaced", "replaced"),
@@ -55,7 +64,7 @@ _MAX_ORDINALS = 2**20
 _ORDINAL = re.compile(r"text ?[1-9]\d{0,6}|~[1-9]\d{0,6}|\([1-9]\d{0,6}\)", re.ASCII)
 
 
-def number_fact(value: object, sizes: Collection[int], defaults: Collection[object]) -> Fact:
+def number_fact(value: object, sizes: Collection[int], defaults: Collection[object]) -> PrivateFact:
     """The kind of a number in an argument. A number that equals a size of a tensor of the same
     call, or the default of a parameter, reveals nothing new.
 
@@ -118,7 +127,7 @@ class Policy:
         )
         self._matched: set[str] = set()
 
-    def fate(self, path: str, fact: Fact) -> Fate:
+    def fate(self, path: str, fact: PrivateFact) -> Fate:
         """The fate of a fact at a path."""
         request = self.request(path)
         by_default, shapes_only = _FATES.get(fact, ("omitted", "omitted"))

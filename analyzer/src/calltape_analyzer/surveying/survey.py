@@ -21,7 +21,12 @@ from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.selection import TargetsError, chosen_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call
-from calltape_analyzer.surveying.target_survey import FileSurvey, TargetSurvey, failed, read_file
+from calltape_analyzer.surveying.target_survey import (
+    FileSurvey,
+    TargetSurvey,
+    read_file,
+    unexpected_error,
+)
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema.errors import TapeError
@@ -225,7 +230,7 @@ def _take(
             raise
         one = error
     except Exception as error:
-        one = failed(path, error)
+        one = unexpected_error(path, error)
     if not holds_no_call(one.path):
         found.unreadable.append(one)
 

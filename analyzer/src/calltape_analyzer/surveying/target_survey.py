@@ -44,7 +44,7 @@ from calltape_schema.records import (
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["FileSurvey", "TargetSurvey", "failed", "read_file"]
+__all__ = ["FileSurvey", "TargetSurvey", "read_file", "unexpected_error"]
 
 
 @dataclass(slots=True)
@@ -121,10 +121,10 @@ def read_file(path: str, scan: bool, limits: Limits) -> FileSurvey | TapeError:
     except MemoryError:
         return TapeError("limit", "there was not enough memory to read it", path=path)
     except Exception as error:
-        return failed(path, error)
+        return unexpected_error(path, error)
 
 
-def failed(path: str, error: Exception) -> TapeError:
+def unexpected_error(path: str, error: Exception) -> TapeError:
     """The error of a file that could not be read for a reason that says nothing about it: a fault
     of calltape, or a worker that died of it, again and again."""
     text = without_secrets(str(error), path)

@@ -34,7 +34,7 @@ from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import Node
 
-__all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table", "repeated"]
+__all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table", "text_column"]
 
 MOST_COLUMNS = 1000
 _MOST_NAME, _MOST_DOCUMENTED = 200, 1000
@@ -274,8 +274,8 @@ def _call_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
         pa.array(times, pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
         pa.array(durations, pa.float64()),
         pa.array(threads, pa.uint64()),
-        repeated([one.variant for one in distinct.values()]).take(places),
-        repeated(errors),
+        text_column([one.variant for one in distinct.values()]).take(places),
+        text_column(errors),
         pa.array(sizes, pa.int64()),
         *(pa.array(values, pa.int64()).take(places) for values in by_column),
     ]
@@ -320,7 +320,7 @@ def _leaf_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
     return [
         *_origin_columns(origins),
         *(
-            repeated(values) if kind == REPEATED else pa.array(values, kind)
+            text_column(values) if kind == REPEATED else pa.array(values, kind)
             for (_, kind, _), values in found
         ),
     ]
@@ -331,7 +331,7 @@ def _origin_columns(origins: Sequence[Any]) -> list[pa.Array]:
     are made once."""
     at = {origin: place for place, origin in enumerate(dict.fromkeys(origins))}
     places = pa.array([at[origin] for origin in origins], pa.int32())
-    return [repeated(texts).take(places) for texts in zip(*at, strict=True)]
+    return [text_column(texts).take(places) for texts in zip(*at, strict=True)]
 
 
 def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
@@ -414,7 +414,7 @@ def _schema_of(fields: Iterable[tuple[str, Any, str]], facts: Mapping[str, str])
     return pa.schema(made, metadata=whole)
 
 
-def repeated(values: Sequence[str | None]) -> pa.Array:
+def text_column(values: Sequence[str | None]) -> pa.Array:
     """Texts as a column of that type. UTF-8 has no lone surrogates, which a tape may have: they
     become escapes."""
     try:

@@ -22,7 +22,7 @@ from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.foreign_errors import text_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.untrusted_files import check_trusted
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import class_name
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -301,7 +301,7 @@ class NewOutcomes:
             if (
                 call.record.error is not None
             ):  # otherwise the exception is a failure, not an outcome
-                raised = ModelError(type=name_of(type(error)), message=text_of(error))
+                raised = ModelError(type=class_name(type(error)), message=text_of(error))
                 self._outcomes[call.ref] = raised, values
             return
         inputs = set(values)

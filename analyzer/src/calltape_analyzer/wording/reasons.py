@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other, OtherNote
-from calltape_analyzer.foreign_errors import ErrorKind, Raised
+from calltape_analyzer.foreign_errors import ErrorMeaning, Raised
 from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.reasons import Sampled, Tried
 from calltape_analyzer.programs.strategies import Strategy
@@ -454,7 +454,7 @@ WORDS = {
     Sampled: _sampled,
     Other: "{text}",
     Raised: lambda fact: (
-        f"{fact.error}: {fact.said}" + _BEYOND * (ErrorKind.BEYOND_MEMORY in fact.kinds)
+        f"{fact.error}: {fact.said}" + _BEYOND * (ErrorMeaning.BEYOND_MEMORY in fact.kinds)
     ),
     reasons.Because: lambda fact: _WHYS[fact.why],
     reasons.Cause: _cause,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import class_name
 from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
 from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.pytree.tensors import facts_of_tensors
@@ -82,7 +82,7 @@ def build_call(
         result = build_tree(outputs, "outputs", stored, values=values)
     raised = None
     if error is not None:
-        raised = ModelError(type=name_of(type(error)), message=str(error))
+        raised = ModelError(type=class_name(type(error)), message=str(error))
     record = CallRecord(
         tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=0,
         inputs=inputs, outputs=result, error=raised,
@@ -174,7 +174,7 @@ def _facts(tensor: Any, leaf: Leaf) -> dict[str, Any]:
     }
     facts |= {name: True for name, is_set in flags.items() if is_set}
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        facts["subclass"] = name_of(type(tensor))
+        facts["subclass"] = class_name(type(tensor))
     if tensor.is_meta:
         facts["missing"] = "policy"
     if tensor.is_quantized:
@@ -278,9 +278,9 @@ def _target(model: Any, method: str) -> Target:
         function = getattr(model, method, None)
         if not callable(function):
             raise UsageError(f"{type(model).__name__} has no method {method!r}")
-        kind = name_of(type(model))
+        kind = class_name(type(model))
     else:
-        function, kind, method = model, name_of(type(model)), "__call__"
+        function, kind, method = model, class_name(type(model)), "__call__"
     signature: tuple[Parameter, ...] | None = None
     with suppress(TypeError, ValueError):
         signature = tuple(map(_parameter, inspect.signature(function).parameters.values()))

@@ -24,7 +24,7 @@ import torch
 from torch.fx import Proxy
 
 from calltape_analyzer.exporting.causes import place_in_the_model
-from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_of
+from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_in_model
 
 __all__ = ["kept_assertions", "require_assertions"]
 
@@ -171,7 +171,7 @@ def _say_where(graph: Any, environment: Any) -> None:
     """Lets each assertion of a graph say where the model asks. A range of a symbol is asked for
     where the symbol is. Decompositions assert once more what the graph asserts, of new symbols."""
     made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in made if place_of(str(one.msg))]
+    placed = [one for one in made if place_in_model(str(one.msg))]
     by_text = {str(one.expr): one.msg for one in reversed(placed)}
     by_symbol = {
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
@@ -180,11 +180,11 @@ def _say_where(graph: Any, environment: Any) -> None:
     alike = {
         UNBACKED.sub("", asserted): f"{ASKS}{known}"
         for node in every
-        if (known := place_of(str(node.args[1])))
+        if (known := place_in_model(str(node.args[1])))
         and (asserted := asserted_condition(str(node.args[1])))
     }
     for node in every:
-        is_new = not place_of(str(node.args[1]))  # of an earlier pass
+        is_new = not place_in_model(str(node.args[1]))  # of an earlier pass
         condition = asserted_condition(str(node.args[1])) if is_new else None
         if condition is None:
             continue
