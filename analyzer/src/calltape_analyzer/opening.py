@@ -32,7 +32,7 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.selection import chosen_target, common_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call, may_be_begun
 from calltape_analyzer.reading.urls import is_url
-from calltape_analyzer.tape import Tape
+from calltape_analyzer.tape import Tape, leave_out_corrupted
 from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Source
@@ -116,8 +116,7 @@ def open_tape(
         files.close()
         raise
     if verify:
-        tape.verify()
-        tape._leave_out_damaged()
+        leave_out_corrupted(tape)
     return tape
 
 

@@ -447,13 +447,15 @@ def python_of_variants(
         part: the expression for the part of ``tape`` that is meant; None for tapes without calls,
             which have no arguments.
     """
+    from calltape_analyzer.variant import nested_dimensions
+
     imports: set[tuple[str, str]] = set()
 
     def shown(_: Column) -> _Source:
         imports.add(("torch.export", "Dim"))
         return _Source("Dim.AUTO")
 
-    parts = {variant.name: variant._nested(variant.facts, shown) for variant in variants}
+    parts = {variant.name: nested_dimensions(variant, variant.facts, shown) for variant in variants}
     shapes: Any = next(iter(parts.values())) if len(parts) == 1 else parts
     lines = [f"dynamic_shapes = {_spread(shapes, imports)}"]
     if part is not None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.program_source import BatchFor, DimNames
     from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList
 
-__all__ = ["Tape", "check_tape"]
+__all__ = ["Tape", "check_tape", "leave_out_corrupted"]
 
 T = TypeVar("T")
 
@@ -78,6 +78,12 @@ def check_tape(value: Any, what: str) -> None:
         f"{what} takes a tape, not {kind}",
         advice=one_variant if kind == "Variant" else "pass what open_tape(path) gives",
     )
+
+
+def leave_out_corrupted(tape: Tape) -> None:
+    """Compares every byte with its checksum, and drops the calls that turn out to be corrupted."""
+    tape.verify()
+    tape._leave_out_damaged()
 
 
 class Tape(RecordedCalls, ProgramSource):

@@ -15,10 +15,15 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import Allowance, bounded
 from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import Observations, SortedCall
+from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter, CallSource
-from calltape_analyzer.observing.traffic_counters import counters_of_evidence, has_raised
+from calltape_analyzer.observing.traffic_counters import (
+    TrafficCounters,
+    counters_of_evidence,
+    has_raised,
+)
 from calltape_analyzer.plain_data import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.program_source import (
     BatchFor,
@@ -52,10 +57,13 @@ __all__ = [
     "VariantList",
     "calls_left_out",
     "chosen_variants",
+    "declare_batch",
+    "dimension_names",
     "find_variants",
     "named_facts",
+    "nested_dimensions",
+    "recorded_call",
     "single_graph_of",
-    "table_of",
 ]
 
 _MAX_NAMED = 8
@@ -118,7 +126,7 @@ class Variant(ProgramSource, Shown):
         return f"<Variant {self.name}: {counted(len(self), 'call')}>"
 
     def _sketch(self) -> Sketch:
-        return table_of(self).sketch()
+        return VariantTable.of(self).sketch()
 
     def __len__(self) -> int:
         return self.facts.calls
@@ -185,9 +193,9 @@ class Variant(ProgramSource, Shown):
     ) -> tuple[Any, ...] | dict[str, Any]:
         import torch
 
-        facts = self._declared(declared)
+        facts = declare_batch(self.facts, declared, self.sorter.signature)
         is_named = bool(names) or dim == "names"
-        named = self._dimension_names(facts, names) if is_named else {}
+        named = dimension_names(facts, names, self.sorter.signature) if is_named else {}
         is_dynamic = is_named or dim == "dynamic"  # torch has no names for ints
         unnamed = torch.export.Dim.DYNAMIC if is_dynamic else torch.export.Dim.AUTO
 
@@ -196,64 +204,7 @@ class Variant(ProgramSource, Shown):
                 return named.get(column, torch.export.Dim.AUTO)
             return named.get(column, unnamed)
 
-        return self._nested(facts, shown)
-
-    def _nested(
-        self, facts: VariantFacts, shown: Callable[[Column], Any]
-    ) -> tuple[Any, ...] | dict[str, Any]:
-        """The dynamic columns in the nesting of the arguments."""
-        from calltape_analyzer.arguments.plan import nested_shapes
-
-        # The first call of a merged variant may lack what the others have.
-        first = facts.group.first if facts.completions else facts.rows.first
-        tree = self._tape.calls.inputs_at(first)
-        return nested_shapes(tree, facts, self.sorter, self._tape.class_index, shown)
-
-    def _dimension_names(self, facts: VariantFacts, names: DimNames) -> dict[Column, str]:
-        """The names of the dynamic dimensions: of their symbols, or the given ones. A given name
-        is that of all dimensions that were always equal."""
-        name_symbols(facts)
-        layout = facts.group.layout
-        position = self._positions(facts)
-        given = names if isinstance(names, Mapping) else {}
-        known: set[Key] = {*self.sorter.signature.names, *layout.arguments, *position.values()}
-        check_dim_names(names, known)
-        found: dict[Column, str] = {}
-        for symbol in facts.symbols:
-            own: dict[Column, str | None] = {}
-            for column in symbol.columns:
-                if column.axis is not None:
-                    name = layout.path(column).argument
-                    by_axis = given.get(name, given.get(position.get(name, name), {}))
-                    own[column] = by_axis.get(column.axis)
-            shared = next(filter(None, own.values()), symbol.name)
-            found |= {column: name or shared for column, name in own.items()}
-        return found
-
-    @staticmethod
-    def _positions(facts: VariantFacts) -> dict[str, int]:
-        """The positions of the arguments that are passed by position."""
-        layout = facts.group.layout
-        return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
-
-    def _declared(self, declared: BatchFor) -> VariantFacts:
-        signature = self.sorter.signature
-        layout = self.facts.group.layout
-        # What another variant has as **kwargs is not known here.
-        known = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
-        check_batch(declared, known)
-        if not declared:
-            return self.facts
-        made = replace(self.facts, dimensions=dict(self.facts.dimensions))
-        position = self._positions(made)
-        for column, found in made.dimensions.items():
-            if column.axis != 0 or found.dynamic:
-                continue
-            name = layout.path(column).argument
-            if is_declared_batch(position.get(name, name), declared, signature):
-                made.dimensions[column] = DimensionDecision(True, "declared")
-        find_symbols(made, Pools([]))
-        return made
+        return nested_dimensions(self, facts, shown)
 
     def _arguments(self, index: GivenArguments, device: Any, layout: MemoryLayout | None) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
@@ -267,7 +218,7 @@ class Variant(ProgramSource, Shown):
         # Of several variants, nobody knows which other sizes go together: a call is as recorded.
         own = set(self.facts.group.rows) if self._found.is_single_graph else None
         sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.is_single_graph else 0]
-        call = self._tape.calls.at(self.facts.rows.calls_of(sizing.row).first)
+        call = recorded_call(self, sizing.row)
         sample = sample_in(self.facts, call, self.sorter, device)
         if sizing.resized:
             rules = value_rules(self.facts, self._tape.calls.at, self.sorter)
@@ -336,9 +287,95 @@ class Variant(ProgramSource, Shown):
         return self._built(sample, device)
 
 
-def table_of(variant: Variant) -> VariantTable:
-    """What people are shown of a variant."""
-    return VariantTable.of(variant.findings, variant.facts.group.layout)
+def nested_dimensions(
+    variant: Variant, facts: VariantFacts, shown: Callable[[Column], Any]
+) -> tuple[Any, ...] | dict[str, Any]:
+    """The dynamic columns in the nesting of the arguments.
+
+    Args:
+        variant: the variant.
+        facts: its facts, or what :func:`declare_batch` made of them.
+        shown: gives what stands for a dynamic column.
+    """
+    from calltape_analyzer.arguments.plan import nested_shapes
+
+    # The first call of a merged variant may lack what the others have.
+    first = facts.group.first if facts.completions else facts.rows.first
+    tape = variant._tape
+    tree = tape.calls.inputs_at(first)
+    return nested_shapes(tree, facts, variant.sorter, tape.class_index, shown)
+
+
+def dimension_names(
+    facts: VariantFacts, names: DimNames, signature: Signature
+) -> dict[Column, str]:
+    """The names of the dynamic dimensions: of their symbols, or the given ones. A given name is
+    that of all dimensions that were always equal.
+
+    Args:
+        facts: of the variant.
+        names: the given names by argument and axis, if any.
+        signature: of the calls.
+
+    Raises:
+        UsageError: a name is given for an argument that does not exist.
+    """
+    name_symbols(facts)
+    layout = facts.group.layout
+    position = _positions(layout)
+    given = names if isinstance(names, Mapping) else {}
+    known: set[Key] = {*signature.names, *layout.arguments, *position.values()}
+    check_dim_names(names, known)
+    name_of: dict[Column, str] = {}
+    for symbol in facts.symbols:
+        given_names: dict[Column, str | None] = {}
+        for column in symbol.columns:
+            if column.axis is not None:
+                argument = layout.path(column).argument
+                by_axis = given.get(argument, given.get(position.get(argument, argument), {}))
+                given_names[column] = by_axis.get(column.axis)
+        shared = next(filter(None, given_names.values()), symbol.name)
+        name_of |= {column: name or shared for column, name in given_names.items()}
+    return name_of
+
+
+def _positions(layout: ArgumentLayout) -> dict[str, int]:
+    """The positions of the arguments that are passed by position."""
+    return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
+
+
+def declare_batch(facts: VariantFacts, declared: BatchFor, signature: Signature) -> VariantFacts:
+    """The facts of a variant, in which the declared first dimensions are dynamic too.
+
+    Args:
+        facts: of the variant.
+        declared: the arguments whose dimension 0 is declared dynamic.
+        signature: of the calls.
+
+    Raises:
+        UsageError: there is no such argument.
+    """
+    layout = facts.group.layout
+    # What another variant has as **kwargs is not known here.
+    known = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
+    check_batch(declared, known)
+    if not declared:
+        return facts
+    with_declared = replace(facts, dimensions=dict(facts.dimensions))
+    position = _positions(layout)
+    for column, decision in with_declared.dimensions.items():
+        if column.axis != 0 or decision.dynamic:
+            continue
+        argument = layout.path(column).argument
+        if is_declared_batch(position.get(argument, argument), declared, signature):
+            with_declared.dimensions[column] = DimensionDecision(True, "declared")
+    find_symbols(with_declared, Pools([]))
+    return with_declared
+
+
+def recorded_call(variant: Variant, row: int) -> Call:
+    """The first call of a variant that has the sizes of a row of its facts."""
+    return variant._tape.calls.at(variant.facts.rows.calls_of(row).first)
 
 
 class VariantList(list[Variant], Shown):
@@ -353,14 +390,14 @@ class VariantList(list[Variant], Shown):
 
     def _text(self) -> str:
         width = terminal_width()
-        tables = ["\n".join(table_of(one).lines(width)) for one in self[:MAX_ROWS]]
+        tables = ["\n".join(VariantTable.of(one).lines(width)) for one in self[:MAX_ROWS]]
         more = len(self) - len(tables)
         return "\n\n".join(
             [*tables, *([f"and {counted(more, 'more variant')}"] if more > 0 else [])]
         )
 
     def _sketch(self) -> Sketch:
-        parts = [table_of(one).sketch() for one in self[:MAX_ROWS]]
+        parts = [VariantTable.of(one).sketch() for one in self[:MAX_ROWS]]
         more = len(self) - len(parts)
         if more > 0:
             parts.append(Sketch(note=f"and {counted(more, 'more variant')}"))
@@ -419,28 +456,30 @@ def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[Fo
         sorter: of its calls, if more ints are known to vary than the tape shows.
     """
     sorter, observed = (sorter or CallSorter.of(tape)).settled(tape.calls)
-    found = named_facts(tape, observed, sorter)
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
-    add_counted_sizes(counters, found, sorter.signature, sorter.renamed)
+    variants = named_facts(observed, sorter, counters)
+    add_counted_sizes(counters, variants, sorter.signature, sorter.renamed)
     address_of = tape.calls.address_of
-    return [FoundVariant(facts, sorter, address_of(facts.all_rows.first)) for facts in found]
+    return [FoundVariant(facts, sorter, address_of(facts.all_rows.first)) for facts in variants]
 
 
-def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) -> list[VariantFacts]:
+def named_facts(
+    observed: Observations, sorter: CallSorter, counters: TrafficCounters
+) -> list[VariantFacts]:
     """The variants with their names, and no ranges but those of the calls on the tape.
 
     Args:
-        tape: gives the counters, by which some dimension may be known to be constant.
-        observed: its calls, as ``sorter`` sorted them.
+        observed: the calls of a tape, as ``sorter`` sorted them.
         sorter: has the signature of the calls.
+        counters: of the tape, by which some dimension may be known to be constant; without calls
+            that are no evidence (:func:`counters_of_evidence`).
     """
-    counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     observed = observed.with_counters(counters, sorter.signature, sorter.renamed)
-    found = variants_of(observed, constant_pools(counters, sorter.signature, sorter.renamed))
-    name_variants(found, sorter.signature)
-    for facts in found:
+    variants = variants_of(observed, constant_pools(counters, sorter.signature, sorter.renamed))
+    name_variants(variants, sorter.signature)
+    for facts in variants:
         name_symbols(facts)
-    return found
+    return variants
 
 
 _MAX_CHOICES = 12

@@ -43,7 +43,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.traffic_counters import left_out_note
 from calltape_analyzer.scripting import part_expression, python_of_variants
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.variants.variant_findings import SYMBOLS, symbol_rows
+from calltape_analyzer.variants.variant_findings import SYMBOLS, VariantTable, symbol_rows
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
@@ -112,12 +112,10 @@ def variants(
 
 def print_variants(variants: Sequence[Variant]) -> None:
     """Prints the table of each."""
-    from calltape_analyzer.variant import table_of
-
     for number, one in enumerate(variants):
         if number:
             print()
-        found = table_of(one)
+        found = VariantTable.of(one)
         line(f"{found.name}:", found.calls)
         for name, text in found.facts:
             line(name, text)

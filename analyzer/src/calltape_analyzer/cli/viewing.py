@@ -67,12 +67,12 @@ def page_of_viewer() -> bytes:
 def variants_json(path: str) -> bytes:
     """The tables of a tape's variants for the page, as JSON of ASCII; or why there are none. Only
     Python finds variants: the page by itself has the sizes of each dimension."""
-    from calltape_analyzer.variant import table_of
+    from calltape_analyzer.variants.variant_findings import VariantTable
 
     document: dict[str, Any]
     try:
         with reading([path]), open_tape(path) as tape:
-            document = {"variants": [table_of(one).document() for one in tape.variants()]}
+            document = {"variants": [VariantTable.of(one).document() for one in tape.variants()]}
     except (Exceeded, Exception) as error:  # the page shows the rest of the tape
         document = {"error": printable(str(getattr(error, "error", error)))}
     return json.dumps(document).encode("ascii")

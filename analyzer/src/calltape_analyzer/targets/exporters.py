@@ -16,7 +16,7 @@ from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.engines import only_variant
 from calltape_analyzer.text import UniqueNames, counted, unique
-from calltape_analyzer.variant import Variant
+from calltape_analyzer.variant import Variant, declare_batch, dimension_names, recorded_call
 from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
 from calltape_schema.recent import Recent
 
@@ -73,7 +73,7 @@ def dynamic_axes(
         UsageError: another number of names than of tensors.
     """
     variant = source.single if isinstance(source, Tape) else source
-    facts = variant._declared(set_batch_dimension_for)
+    facts = declare_batch(variant.facts, set_batch_dimension_for, variant.sorter.signature)
     outputs, table = _with_outputs(variant)
     axes = DynamicAxes()
     places = facts.group.layout.tensors
@@ -91,18 +91,18 @@ def dynamic_axes(
     given = dim_names if isinstance(dim_names, Mapping) else {}
     output_arguments = {argument for argument, _ in outputs}
     for_inputs = {key: names for key, names in given.items() if key not in output_arguments}
-    dimension_names = variant._dimension_names(facts, for_inputs or True)
+    name_of_column = dimension_names(facts, for_inputs or True, variant.sorter.signature)
     for i, name in zip(inputs, axes.input_names, strict=True):
         axes[name] = {
-            column.axis: dimension_names[column]
+            column.axis: name_of_column[column]
             for column in facts.group.dimensions(i)
-            if column.axis is not None and column in dimension_names
+            if column.axis is not None and column in name_of_column
         }
     declared = [c for c, found in facts.dimensions.items() if found.reason == "declared"]
     batches = {table.line(column) for column in declared}
     # Columns that always have equal values share a line.
-    by_line = {table.line(column): name for column, name in reversed(dimension_names.items())}
-    used_names = UniqueNames(dimension_names.values())
+    by_line = {table.line(column): name for column, name in reversed(name_of_column.items())}
+    used_names = UniqueNames(name_of_column.values())
     for i, ((argument, path), name) in enumerate(zip(outputs, axes.output_names, strict=True)):
         columns = [column for column in table.columns if column.index == len(places) + i]
         axes[name] = {}
@@ -291,8 +291,7 @@ def additional_inputs(
     untyped: Any = torch.export.AdditionalInputs
     inputs = untyped()
     for row in _informative_rows(variant, limit):
-        call = variant._tape.calls.at(variant.facts.rows.calls_of(row).first)
-        inputs.add(*variant.arguments_of(call, device, None))
+        inputs.add(*variant.arguments_of(recorded_call(variant, row), device, None))
     additional: AdditionalInputs = inputs
     return additional
 

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 
 from calltape_analyzer.observing.distinctions import structure_values
 from calltape_analyzer.observing.groups import shown_constant
-from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.memory_layout import LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.size_table import Column, Span
 from calltape_analyzer.plain_data import PlainData, Sketch
@@ -469,6 +468,17 @@ SYMBOLS = ("symbol", "sizes", "always")
 Row = tuple[str, str, str]
 
 
+class HasFindings(Protocol):
+    """A variant that was analyzed."""
+
+    facts: VariantFacts
+
+    @property
+    def findings(self) -> VariantFindings:
+        """Everything that is known of it, as plain data."""
+        ...
+
+
 @dataclass(frozen=True)
 class VariantTable:
     """What people are shown of a variant. Nothing is printable yet.
@@ -491,13 +501,9 @@ class VariantTable:
     notes: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, found: VariantFindings, layout: ArgumentLayout) -> VariantTable:
-        """The table of a variant.
-
-        Args:
-            found: its findings.
-            layout: of its arguments.
-        """
+    def of(cls, variant: HasFindings) -> VariantTable:
+        """The table of a variant."""
+        found, layout = variant.findings, variant.facts.group.layout
         calls = counted(found.calls, "call")
         if found.all_calls is not None and found.all_calls > found.calls:
             calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
