@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "analyzer-symbol-by-the-first-call",
         f"{_ANALYZER}variants/derivation.py",
-        "alike = equal[variant.all_rows.line(column)]",
-        "alike = equal[variant.all_rows.value(0, column)]",
+        "on_this_line = equal[variant.all_rows.line(column)]",
+        "on_this_line = equal[variant.all_rows.value(0, column)]",
         "Two dimensions share a symbol because they were equal in the first call.",
         ("analyzer/variants/test_arguments.py", "analyzer/variants/test_symbols.py"),
     ),

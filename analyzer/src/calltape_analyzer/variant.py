@@ -152,11 +152,11 @@ class Variant(ProgramSource, Shown):
     def calls(self) -> list[Call]:
         """Its calls, in the order of the tape. Calls that raised are not included, unless all
         did."""
-        found: dict[bool, list[Call]] = {False: [], True: []}
+        calls_by_raised: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
             if self.facts.has(self.sorter.sorted(call.record.inputs)):
-                found[has_raised(call)].append(call)
-        return found[False] or found[True]
+                calls_by_raised[has_raised(call)].append(call)
+        return calls_by_raised[False] or calls_by_raised[True]
 
     @bounded()
     def accepts(
@@ -216,8 +216,8 @@ class Variant(ProgramSource, Shown):
         if index is not None:
             return self._completed(index, device)
         # Of several variants, nobody knows which other sizes go together: a call is as recorded.
-        own = set(self.facts.group.rows) if self._found.is_single_graph else None
-        sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.is_single_graph else 0]
+        rows = set(self.facts.group.rows) if self._found.is_single_graph else None
+        sizing = sizings_for_tracing(self.facts, rows)[-1 if self._found.is_single_graph else 0]
         call = recorded_call(self, sizing.row)
         sample = sample_in(self.facts, call, self.sorter, device)
         if sizing.resized:
@@ -254,25 +254,25 @@ class Variant(ProgramSource, Shown):
             advice="count from 0",
         )
 
-    def _completed(self, given: Any, device: Any) -> Inputs:
+    def _completed(self, arguments: Any, device: Any) -> Inputs:
         """Arguments of the caller's own, with the constants that all calls pass."""
         from calltape_analyzer.arguments.samples import LiveCall, in_variant
 
-        if not isinstance(given, tuple | Mapping):
+        if not isinstance(arguments, tuple | Mapping):
             raise UsageError(
-                f"{type(given)} stands for no arguments",
+                f"{type(arguments)} stands for no arguments",
                 advice="give a position, a tuple of arguments or a dict of them",
             )
-        args = given if isinstance(given, tuple) else ()
-        kwargs = {} if isinstance(given, tuple) else dict(given)
+        args = arguments if isinstance(arguments, tuple) else ()
+        kwargs = {} if isinstance(arguments, tuple) else dict(arguments)
         signature, layout = self.sorter.signature, self.facts.group.layout
-        known = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
+        passed = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
         filled = {place.argument for place in layout.tensors}
-        if any(name not in known and name not in filled for name in layout.arguments):
+        if any(name not in passed and name not in filled for name in layout.arguments):
             recorded = self._arguments(0, None, None)
             named = {signature.name_at(i): value for i, value in enumerate(recorded.args)}
             for name, value in (named | recorded.kwargs).items():
-                if name not in known and name not in filled:
+                if name not in passed and name not in filled:
                     kwargs[name] = value
         live = LiveCall(args, kwargs, self.sorter)
         accepted = self._accepts(live.placed)
@@ -324,8 +324,8 @@ def dimension_names(
     layout = facts.group.layout
     position = _positions(layout)
     given = names if isinstance(names, Mapping) else {}
-    known: set[Key] = {*signature.names, *layout.arguments, *position.values()}
-    check_dim_names(names, known)
+    arguments: set[Key] = {*signature.names, *layout.arguments, *position.values()}
+    check_dim_names(names, arguments)
     name_of: dict[Column, str] = {}
     for symbol in facts.symbols:
         given_names: dict[Column, str | None] = {}
@@ -357,8 +357,8 @@ def declare_batch(facts: VariantFacts, declared: BatchFor, signature: Signature)
     """
     layout = facts.group.layout
     # What another variant has as **kwargs is not known here.
-    known = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
-    check_batch(declared, known)
+    arguments = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
+    check_batch(declared, arguments)
     if not declared:
         return facts
     with_declared = replace(facts, dimensions=dict(facts.dimensions))
@@ -390,14 +390,14 @@ class VariantList(list[Variant], Shown):
 
     def _text(self) -> str:
         width = terminal_width()
-        tables = ["\n".join(VariantTable.of(one).lines(width)) for one in self[:MAX_ROWS]]
+        tables = ["\n".join(VariantTable.of(variant).lines(width)) for variant in self[:MAX_ROWS]]
         more = len(self) - len(tables)
         return "\n\n".join(
             [*tables, *([f"and {counted(more, 'more variant')}"] if more > 0 else [])]
         )
 
     def _sketch(self) -> Sketch:
-        parts = [VariantTable.of(one).sketch() for one in self[:MAX_ROWS]]
+        parts = [VariantTable.of(variant).sketch() for variant in self[:MAX_ROWS]]
         more = len(self) - len(parts)
         if more > 0:
             parts.append(Sketch(note=f"and {counted(more, 'more variant')}"))
@@ -429,23 +429,25 @@ def single_graph_of(tape: CallSource, variants: Sequence[Variant]) -> FoundVaria
     groups: dict[int, list[VariantFacts]] = {}
     for variant in variants:
         groups.setdefault(id(variant.facts.group), []).append(variant.facts)
-    by_tensors = sorted(groups.values(), key=lambda own: -len(own[0].group.layout.tensors))
+    by_tensors = sorted(
+        groups.values(), key=lambda variant_facts: -len(variant_facts[0].group.layout.tensors)
+    )
     larger, *smaller = map(undivided, by_tensors)
-    for one in smaller:
-        if not lacking(one, larger):
-            placed = sorter.sorted(tape.calls.inputs_at(one.group.first))
+    for part in smaller:
+        if not lacking(part, larger):
+            placed = sorter.sorted(tape.calls.inputs_at(part.group.first))
             raise InferenceError(
                 f"the calls are {len(variants)} variants, and no program serves all of them: in "
-                f"call {tape.calls.label_of(one.group.first)}, "
+                f"call {tape.calls.label_of(part.group.first)}, "
                 f"{difference_of(larger.group, placed)}",
                 advice="ask each of tape.variants(): "
                 + variant_names([variant.name for variant in variants], _MAX_NAMED),
             )
-    made = merged(larger, smaller, sorter, tape.calls)
-    made.name = made.public_name = " + ".join(one.name for one in variants)
-    name_symbols(made)
-    address = tape.calls.address_of(made.all_rows.first)
-    return FoundVariant(made, sorter, address, is_single_graph=True)
+    whole = merged(larger, smaller, sorter, tape.calls)
+    whole.name = whole.public_name = " + ".join(variant.name for variant in variants)
+    name_symbols(whole)
+    address = tape.calls.address_of(whole.all_rows.first)
+    return FoundVariant(whole, sorter, address, is_single_graph=True)
 
 
 def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[FoundVariant]:
@@ -501,16 +503,16 @@ def chosen_variants(variants: Sequence[Variant], wanted: Chosen) -> tuple[list[i
     """
     names = [variant.name for variant in variants]
     places: list[int] = []
-    given = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
-    for one in given:
-        name = one.name if isinstance(one, Variant) else one
-        at = int(name) if isinstance(name, str) and name.isdecimal() else name
+    choices = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
+    for choice in choices:
+        name = choice.name if isinstance(choice, Variant) else choice
+        position = int(name) if isinstance(name, str) and name.isdecimal() else name
         if name in names:
             places.append(names.index(str(name)))
-        elif isinstance(at, int) and at in range(len(names)):
-            places.append(at)
+        elif isinstance(position, int) and position in range(len(names)):
+            places.append(position)
         else:
-            known = variant_names(names, _MAX_CHOICES) or "none"
-            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}")
+            existing = variant_names(names, _MAX_CHOICES) or "none"
+            raise UsageError(f"there is no variant {choice!r}", advice=f"there are: {existing}")
     places = sorted(set(places))
     return places, [variants[place] for place in places]

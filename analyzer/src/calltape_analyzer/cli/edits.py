@@ -346,10 +346,10 @@ def bundle(
             return
         from calltape_analyzer.bundling import bundle as bundled
 
-        found = bundled(
+        bundled_tape = bundled(
             tape, out, model_code=model_code or (), model=model, call=call, to=to, overwrite=force
         )
-        lines(str(found))
+        lines(str(bundled_tape))
 
 
 @command
@@ -374,18 +374,20 @@ def convert(
     calltape convert folder -o calls.tape
     """
     is_tape = out.name.endswith(SUFFIXES)
-    given = {"target": target, "calls": calls, "variant": variant, "force": force}
-    for name, value in given.items():
+    options = {"target": target, "calls": calls, "variant": variant, "force": force}
+    for name, value in options.items():
         if value and is_tape != (name == "force"):
-            what = "tape" if is_tape else "folder"
-            raise typer.BadParameter(f"--{name} has no effect on a new {what}; leave it out")
+            kind = "tape" if is_tape else "folder"
+            raise typer.BadParameter(f"--{name} has no effect on a new {kind}; leave it out")
     from calltape_analyzer.converting import read_safetensors_folder, write_safetensors_folder
 
     if is_tape:
         if len(paths) != 1:
             raise typer.BadParameter("a tape is made of one folder; pass a single IN")
         # No link is followed.
-        files = (os.path.join(at, name) for at, _, names in os.walk(paths[0]) for name in names)
+        files = (
+            os.path.join(folder, name) for folder, _, names in os.walk(paths[0]) for name in names
+        )
         with reading(files):
             count = read_safetensors_folder(paths[0], out, overwrite=force)
     else:

@@ -113,9 +113,9 @@ def export(
         from calltape_analyzer.programs.saving import expect_place
 
         expect_place(out, overwrite=force)
-    known = classes_of(classes)
+    class_objects = classes_of(classes)
     part = Part(calls, variant, ignore, target)
-    with opened_tape(paths, part, runs=True, classes=known) as tape:
+    with opened_tape(paths, part, runs=True, classes=class_objects) as tape:
         module = model_of(model)
         from calltape_analyzer.exporting.export import ExportOptions
 
@@ -134,7 +134,7 @@ def export(
             _print(programs, report, out, verbose=verbose)
         if report.has_failed:
             raise typer.Exit(FAILURE)
-    scopes = {one.scope for one in programs.verdicts}
+    scopes = {verdict.scope for verdict in programs.verdicts}
     if not report.ok or "rejected" in scopes:
         raise typer.Exit(FAILURE)
     if not programs.is_general and not allow_constants:
@@ -209,7 +209,7 @@ def _document(programs: Programs, report: Report, out: Path | None) -> dict[str,
 
 
 def _attempts(attempts: Iterable[Any]) -> list[Any]:
-    return [jsonlib.loads(one.model_dump_json()) for one in attempts]
+    return [jsonlib.loads(attempt.model_dump_json()) for attempt in attempts]
 
 
 def _print(programs: Programs, report: Report, out: Path | None, *, verbose: bool) -> None:

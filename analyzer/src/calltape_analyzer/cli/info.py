@@ -138,8 +138,8 @@ def _tell(
         private = private_data(tape) if is_read else None
         if json:
             contexts = facts["contexts"].items()
-            facts["contexts"] = {one.words() or _DEFAULT: calls for one, calls in contexts}
-            facts["findings"] = [one.model_dump() for one in symptoms]
+            facts["contexts"] = {context.words() or _DEFAULT: calls for context, calls in contexts}
+            facts["findings"] = [symptom.model_dump() for symptom in symptoms]
             facts["private"] = None if private is None else private.model_dump()
             print_json(facts)
         else:
@@ -228,24 +228,27 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
 
 def _contexts(kept: Mapping[CountedKind, int]) -> dict[Context, int]:
     """How many calls came in which context; those in torch's default come first."""
-    found: Counter[Context] = Counter()
+    calls_of: Counter[Context] = Counter()
     for kind, calls in kept.items():
-        found[Context.of(decode_structure(kind.structure).context)] += calls
+        calls_of[Context.of(decode_structure(kind.structure).context)] += calls
 
     def place(pair: tuple[Context, int]) -> tuple[bool, int, str]:
         words = pair[0].words()
         return words is not None, -pair[1], words or ""
 
-    return dict(sorted(found.items(), key=place))
+    return dict(sorted(calls_of.items(), key=place))
 
 
 def _contexts_text(contexts: Mapping[Context, int]) -> str | None:
     """In words; None if the calls are all in one context without autocast and with torch's own
     default dtype."""
-    if len(contexts) < 2 and not any(one.autocast or one.dtype != FLOAT for one in contexts):
+    if len(contexts) < 2 and not any(
+        context.autocast or context.dtype != FLOAT for context in contexts
+    ):
         return None
     texts = [
-        f"{one.words() or _DEFAULT}: {counted(calls, 'call')}" for one, calls in contexts.items()
+        f"{context.words() or _DEFAULT}: {counted(calls, 'call')}"
+        for context, calls in contexts.items()
     ]
     return some_of(texts, _MOST_CONTEXTS, "; ")
 
@@ -332,10 +335,10 @@ def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> No
 
 def _why_empty(tape: Tape) -> str | None:
     """Why no call of a sealed tape is on it, and what to do."""
-    target, found = tape.target, tape.coverage
+    target, coverage = tape.target, tape.coverage
     if target is None or not tape.sealed or len(tape) or tape.manifest.history:
         return None
-    return why_empty(target.name, target.via, found.seen, found.kept, found.dropped)
+    return why_empty(target.name, target.via, coverage.seen, coverage.kept, coverage.dropped)
 
 
 def _ranks(tape: Tape) -> str | None:
@@ -361,12 +364,12 @@ def _hosts(tape: Tape) -> list[str]:
 def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """What was done to the tape since it was recorded, the oldest step first."""
     steps = manifest.history or ()
-    for at, step in enumerate(steps[-_MOST_STEPS:]):
+    for i, step in enumerate(steps[-_MOST_STEPS:]):
         options = ", ".join(f"{name} {text}" for name, text in step.options[:_MOST_IDS])
         sources = list(map(_source, step.sources))
         parts = [step.verb, options, sources and f"of {some_of(sources, _MOST_IDS)}"]
-        told = " ".join(part for part in parts if part)
-        yield "history" if at == 0 else "", f"{told[:_MOST_TEXT]}, by {step.tool} {step.version}"
+        words = " ".join(part for part in parts if part)
+        yield "history" if i == 0 else "", f"{words[:_MOST_TEXT]}, by {step.tool} {step.version}"
 
 
 def _source(source: Source) -> str:
@@ -411,7 +414,7 @@ def overview(paths: Paths, target: OfTarget = None) -> None:
         )
         print_facts(rows)
         print()
-        found = tape.variants()
-        if not found:
+        variants = tape.variants()
+        if not variants:
             line("no calls")
-        print_variants(found)
+        print_variants(variants)

@@ -53,8 +53,8 @@ class Verb(NamedTuple):
     @property
     def all_exits(self) -> dict[int, str]:
         """What each of its exit codes means, those of every verb too."""
-        every = {**EXITS, **self.exits}
-        return {code: every[code] for code in sorted(every) if every[code]}
+        meanings = {**EXITS, **self.exits}
+        return {code: meanings[code] for code in sorted(meanings) if meanings[code]}
 
     def function(self) -> Any:
         """The function, imported now."""
@@ -217,12 +217,12 @@ def _in_words(error: typer.BadParameter) -> str:
     is_argument = getattr(error.param, "param_type_name", None) == "argument"
     if error.message or error.ctx is None or not is_argument:
         return error.message.removeprefix("Value error, ")
-    wanted = [
-        str(one.metavar or one.name)
-        for one in error.ctx.command.params
-        if one.param_type_name == "argument" and one.required
+    arguments = [
+        str(parameter.metavar or parameter.name)
+        for parameter in error.ctx.command.params
+        if parameter.param_type_name == "argument" and parameter.required
     ]
-    return f"Pass {' and '.join(wanted)}." if len(wanted) > 1 else ""
+    return f"Pass {' and '.join(arguments)}." if len(arguments) > 1 else ""
 
 
 class _Unloaded(TyperCommand):
@@ -265,15 +265,15 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         from calltape_analyzer import __version__
 
         # https://packaging.python.org/en/latest/specifications/direct-url/
         written = metadata.distribution("calltape-analyzer").read_text("direct_url.json")
-        found = json.loads(written) if written else {}
-        is_clone = "dir_info" in found
-        origin = unquote(urlsplit(found["url"]).path) if is_clone else "a wheel"
+        origin_file = json.loads(written) if written else {}
+        is_clone = "dir_info" in origin_file
+        origin = unquote(urlsplit(origin_file["url"]).path) if is_clone else "a wheel"
         typer.echo(f"calltape {__version__} (from {origin})")
         raise typer.Exit
 

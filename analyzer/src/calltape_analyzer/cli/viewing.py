@@ -72,7 +72,9 @@ def variants_json(path: str) -> bytes:
     document: dict[str, Any]
     try:
         with reading([path]), open_tape(path) as tape:
-            document = {"variants": [VariantTable.of(one).document() for one in tape.variants()]}
+            document = {
+                "variants": [VariantTable.of(variant).document() for variant in tape.variants()]
+            }
     except (Exceeded, Exception) as error:  # the page shows the rest of the tape
         document = {"error": printable(str(getattr(error, "error", error)))}
     return json.dumps(document).encode("ascii")
@@ -96,8 +98,8 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, page: bytes, files: Sequence[TapeFile], port: int = 0) -> None:
         self.page = page
         self.files = files
-        found = _POLICY.search(page.decode())
-        self.policy = "default-src 'none'" if found is None else found[1]
+        policy = _POLICY.search(page.decode())
+        self.policy = "default-src 'none'" if policy is None else policy[1]
         self.root = f"/{secrets.token_urlsafe(24)}/view/"
         try:
             super().__init__((_LOOPBACK, port), _Handler)
@@ -179,12 +181,16 @@ class _Handler(BaseHTTPRequestHandler):
         ]
 
     def _send_tape(self, file: TapeFile) -> None:
-        asked = self.headers.get("Range")
-        if asked is None:
+        range_header = self.headers.get("Range")
+        if range_header is None:
             start, end, status = 0, file.size, HTTPStatus.OK
         else:
-            found = _RANGE.fullmatch(asked)
-            start, end = (int(found[1]), min(int(found[2]) + 1, file.size)) if found else (0, 0)
+            byte_range = _RANGE.fullmatch(range_header)
+            start, end = (
+                (int(byte_range[1]), min(int(byte_range[2]) + 1, file.size))
+                if byte_range
+                else (0, 0)
+            )
             if start >= end:
                 ranges = {"Content-Range": f"bytes */{file.size}"}
                 self._send(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=ranges)
@@ -303,8 +309,8 @@ def _write(paths: Sequence[str], out: Path, force: bool) -> None:
             file.append(block)
         file.append([place, after])
     line("wrote", str(out))
-    held = counted(len(names), "tape")
-    line(f"it holds {held}, values included; to omit values, run `calltape redact` first")
+    count = counted(len(names), "tape")
+    line(f"it holds {count}, values included; to omit values, run `calltape redact` first")
 
 
 def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
