@@ -117,13 +117,13 @@ def fact_document(fact: Fact) -> dict[str, Any]:
 def as_json(value: Any) -> Any:
     """A value as JSON: facts as documents, and texts cut."""
     if isinstance(value, dict):
-        return {key: as_json(one) for key, one in value.items()}
+        return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, Fact):
         return fact_document(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     if isinstance(value, str):  # of a tape: lone surrogates are in it, which UTF-8 has not
         return value[:MAX_TEXT].encode(errors="backslashreplace").decode()[:MAX_TEXT]
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
@@ -137,12 +137,19 @@ def _validated(wanted: type[F], value: Any) -> F:
         return value
     if not isinstance(value, Mapping):
         raise ValueError("not a fact")
-    known = (_KINDS.get(str(value.get("code"))), Other, OtherNote)
-    kind = next((one for one in known if one is not None and issubclass(one, wanted)), None)
+    candidates = (_KINDS.get(str(value.get("code"))), Other, OtherNote)
+    kind = next(
+        (
+            candidate
+            for candidate in candidates
+            if candidate is not None and issubclass(candidate, wanted)
+        ),
+        None,
+    )
     if kind is None:
         raise ValueError(f"not a {wanted.__name__}")
-    found = _model_of(kind.code).model_validate(dict(value))
-    return kind(**{name: getattr(found, name) for name in type(found).model_fields})
+    validated = _model_of(kind.code).model_validate(dict(value))
+    return kind(**{name: getattr(validated, name) for name in type(validated).model_fields})
 
 
 @cache
@@ -150,10 +157,10 @@ def _model_of(code: str) -> type[BaseModel]:
     """What checks the fields of a kind of fact."""
     kind = _KINDS[code]
     hints = get_type_hints(kind, include_extras=True)
-    wanted: dict[str, Any] = {
+    field_types: dict[str, Any] = {
         field.name: (hints[field.name], ... if field.default is MISSING else field.default)
         for field in fields(kind)  # type: ignore[arg-type]
     }
     config = ConfigDict(str_max_length=MAX_TEXT, arbitrary_types_allowed=False)
-    made: type[BaseModel] = create_model(kind.__name__, __config__=config, **wanted)
-    return made
+    model: type[BaseModel] = create_model(kind.__name__, __config__=config, **field_types)
+    return model

@@ -146,11 +146,11 @@ def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertio
     text = re.sub(r"\x1b\[[0-9;]*m", "", text_of(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " ".join(lines[:3])[:400]
-    if found := _ASSERTION.search(shown):
-        condition, place = found["condition"], found["place"] or ""
+    if match := _ASSERTION.search(shown):
+        condition, place = match["condition"], match["place"] or ""
         # One number that is compared has a place of its own; more of them follow from values.
-        told = place if _OF_ONE.fullmatch(condition) else f"{condition} {place}"
-        return AssertionFailed(condition, place, kinds_of(told))
+        assertion = place if _OF_ONE.fullmatch(condition) else f"{condition} {place}"
+        return AssertionFailed(condition, place, kinds_of(assertion))
     if shown.startswith(f"{_FAILED}: "):
         said = shown.removeprefix(f"{_FAILED}: ")
         return OtherAssertion(said, kinds_of(said))
@@ -190,14 +190,14 @@ def is_of_inputs(error: Exception) -> bool:
 
 def asserted_condition(text: str) -> str | None:
     """The condition that an assertion of torch is about; None for other texts."""
-    found = _ASSERTION.match(text)
-    return None if found is None else found["condition"]
+    match = _ASSERTION.match(text)
+    return None if match is None else match["condition"]
 
 
 def asserted_size(text: str) -> str | None:
     """The size that an assertion wants to be more than 0; None for other assertions."""
-    found = _NOT_EMPTY.search(text)
-    return None if found is None else next(filter(None, found.groups()))
+    match = _NOT_EMPTY.search(text)
+    return None if match is None else next(filter(None, match.groups()))
 
 
 def says_not_negative(text: str) -> bool:
@@ -222,11 +222,11 @@ def failed_text(text: str) -> str:
 
 def inputs_of_guard(guard: str) -> Iterator[tuple[str, list[str | int]]]:
     """The inputs that a guard is about, in torch's words, with the keys that lead to each."""
-    for found in INPUT.finditer(guard):
-        yield found[0], [key or int(at) for key, at in _KEY.findall(found[0])]
+    for match in INPUT.finditer(guard):
+        yield match[0], [key or int(position) for key, position in _KEY.findall(match[0])]
 
 
 def size_of_guard(guard: str) -> tuple[str, str] | None:
     """The first dimension that a guard is about: its input in torch's words, and ``[1]``."""
-    found = _SIZE.search(guard)
-    return None if found is None else (found[1], found[2])
+    match = _SIZE.search(guard)
+    return None if match is None else (match[1], match[2])

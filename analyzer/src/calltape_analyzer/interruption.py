@@ -60,7 +60,7 @@ def signals_handled() -> Iterator[None]:
         # `calltape ls x | head` ends like any filter, not with a message about it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # A signal that is ignored, as nohup and shells without a terminal want it, stays so.
-    handled = [number for number, one in usual.items() if signal.getsignal(number) == one]
+    handled = [number for number, handler in usual.items() if signal.getsignal(number) == handler]
     handler = _Handler()
     for number in handled:
         signal.signal(number, handler)

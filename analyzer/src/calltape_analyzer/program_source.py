@@ -223,8 +223,8 @@ class ProgramSource(ABC):
         """
         if layout not in (None, "recorded", "contiguous"):
             raise UsageError(f"layout={layout!r}", advice='pass "recorded" or "contiguous"')
-        found = self._arguments(index, device, layout)
-        return found if as_args_kwargs else as_one(*found, self._signature())
+        inputs = self._arguments(index, device, layout)
+        return inputs if as_args_kwargs else as_one(*inputs, self._signature())
 
     @abstractmethod
     def _dynamic_shapes(

@@ -126,13 +126,13 @@ def _bar_of(stream: TextIO, what: str, total: int) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    made = Progress(
+    bar = Progress(
         "{task.description}", BarColumn(), MofNCompleteColumn(), _rate(), TimeRemainingColumn(),
         "left", console=Console(file=stream), transient=True, redirect_stdout=False,
         redirect_stderr=False,
     )  # fmt: skip
-    made.add_task(what, total=total)
-    return made
+    bar.add_task(what, total=total)
+    return bar
 
 
 def _rate() -> ProgressColumn:

@@ -69,7 +69,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         folders.insert(1, tapes)
     marks = [(mark.args, mark.kwargs) for mark in definition.iter_markers("tape")]
     parameters = parameters_for(marks, folders, tapes)
-    metafunc.parametrize("tape", parameters, ids=[one.id for one in parameters], indirect=True)
+    metafunc.parametrize(
+        "tape", parameters, ids=[parameter.id for parameter in parameters], indirect=True
+    )
 
 
 def _is_ours(metafunc: pytest.Metafunc) -> bool:
@@ -103,10 +105,10 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
         pytest.fail(f"the tape cannot be used: {error}", pytrace=False)
     # The command runs this test alone, from the folder in which pytest was started.
     node: pytest.Item = request.node
-    file, _, rest = node.nodeid.partition("::")
+    file, _, test_name = node.nodeid.partition("::")
     started = request.config.invocation_params.dir
     path = os.path.relpath(request.config.rootpath / file, started)
-    with rerun_with(f"python -m pytest {shlex.quote(f'{path}::{rest}')}"):
+    with rerun_with(f"python -m pytest {shlex.quote(f'{path}::{test_name}')}"):
         yield part
 
 
