@@ -29,8 +29,8 @@ FAULTS = (
     Fault(
         "analyzer-same-without-comparing",
         f"{_ANALYZER}comparison/comparing.py",
-        "elif parts or not found:",
-        "elif not found:",
+        "elif parts or not results:",
+        "elif not results:",
         "A call passes although a part of its outputs could not be compared.",
         (
             "analyzer/comparison/test_comparing.py",
@@ -177,7 +177,7 @@ FAULTS = (
     Fault(
         "analyzer-minimising-stops-early",
         f"{_ANALYZER}minimising/search.py",
-        "elif count >= len(kept):",
+        "elif count >= len(parts_kept):",
         "elif count >= 2:",
         "A minimised tape has calls that the failure does not need.",
         ("analyzer/minimising/test_halving.py",),

@@ -124,7 +124,7 @@ class Bound:
 
 def sizings_of_batch(variant: VariantFacts) -> list[Sizing]:
     """For each recorded size, other first dimensions alone."""
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for row in range(min(len(variant.rows), _MAX_ROWS)):
         values = values_at(variant, row)
         free = {
@@ -132,8 +132,8 @@ def sizings_of_batch(variant: VariantFacts) -> list[Sizing]:
             for i, symbol in enumerate(variant.symbols)
             if is_batch_symbol(symbol) and symbol.relation is None
         }
-        found.append(Sizing(row, tuple(free.get(i, v) for i, v in enumerate(values)), True))
-    return found
+        sizings.append(Sizing(row, tuple(free.get(i, v) for i, v in enumerate(values)), True))
+    return sizings
 
 
 def is_batch_symbol(symbol: Symbol) -> bool:
@@ -145,16 +145,16 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, each symbol moved by little: some up by one or two, all
     apart from each other."""
     recorded = {values_at(variant, r) for r in range(len(variant.rows))}
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
         values = values_at(variant, r)
         for sizing in _moved(variant, r, [_larger(variant, values, step) for step in (1, 2)]):
             if sizing.values not in recorded:
                 recorded.add(sizing.values)
-                found.append(sizing)
-            if len(found) == count:
-                return found
-    return found
+                sizings.append(sizing)
+            if len(sizings) == count:
+                return sizings
+    return sizings
 
 
 def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -230,13 +230,13 @@ def sizings_far(variant: VariantFacts) -> list[Sizing]:
 
 def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> list[Sizing]:
     """One symbol at a multiple of its largest value, the others as in the smallest row."""
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for factor, (i, symbol) in product(factors, _free(variant)):
         if max(symbol.values) > 0:
             # A tensor without elements has nothing to repeat.
             row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
-            found += _moved(variant, row, [{i: factor * max(symbol.values)}])
-    return [sizing for sizing in found if elements_at(variant, sizing) <= elements]
+            sizings += _moved(variant, row, [{i: factor * max(symbol.values)}])
+    return [sizing for sizing in sizings if elements_at(variant, sizing) <= elements]
 
 
 def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -247,21 +247,21 @@ def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
     once, so they all stay if the model needs one of them. Here one is broken at a time."""
     row = _smallest(variant)
     values = values_at(variant, row)
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
         factors = [factor for factor, _ in symbol.relation.terms] if symbol.relation else []
         if len(factors) == 1 and factors[0] > 1 and len(set(symbol.values)) == 2:
-            found.append(Sizing(row, (*values[:i], values[i] + 1, *values[i + 1 :]), True))
-    return found[:count]
+            sizings.append(Sizing(row, (*values[:i], values[i] + 1, *values[i + 1 :]), True))
+    return sizings[:count]
 
 
 def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Sizing]:
     """Sizes a little beyond given ones."""
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for center in centers:
         larger = [_larger(variant, center.values, step) for step in (1, 2)]
-        found += _moved(variant, center.row, larger, center.values)
-    return found
+        sizings += _moved(variant, center.row, larger, center.values)
+    return sizings
 
 
 def _free(variant: VariantFacts) -> list[tuple[int, Symbol]]:
@@ -285,8 +285,8 @@ def _moved(
         values: of all symbols; by default those of the row.
     """
     before = values_at(variant, row) if values is None else values
-    made = (with_relations(variant.symbols, before, choice) for choice in choices)
-    return [Sizing(row, one, True) for one in made if one is not None]
+    moved = (with_relations(variant.symbols, before, choice) for choice in choices)
+    return [Sizing(row, sizes, True) for sizes in moved if sizes is not None]
 
 
 def _larger(variant: VariantFacts, values: Sequence[int], step: int) -> dict[int, int]:
@@ -326,14 +326,14 @@ def with_relations(
         values: the values before.
         moved: the new values of some free symbols.
     """
-    made = list(values)
+    completed = list(values)
     for i, symbol in enumerate(symbols):
         if symbol.relation is None:
-            made[i] = moved.get(i, made[i])
+            completed[i] = moved.get(i, completed[i])
     for i, symbol in enumerate(symbols):
         if symbol.relation is not None:
-            made[i] = symbol.relation.value(made)
-    return tuple(made) if all(v >= 0 for v in made) else None
+            completed[i] = symbol.relation.value(completed)
+    return tuple(completed) if all(v >= 0 for v in completed) else None
 
 
 _MAX_STEPS = 6
@@ -361,8 +361,8 @@ def sizings_for_tracing(
     recorded = recorded_sizing(variant, best)
     if not _unfit(recorded.values):
         return [recorded]
-    found = next(_nearby(variant, best), None)
-    return [found, recorded] if found is not None else [recorded]
+    sizing = next(_nearby(variant, best), None)
+    return [sizing, recorded] if sizing is not None else [recorded]
 
 
 def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
@@ -373,11 +373,11 @@ def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
         return None
     values = values_at(variant, row)
     free = {i for i in batch if variant.symbols[i].relation is None}
-    others = {value for i, value in enumerate(values) if i not in batch}
+    other_values = {value for i, value in enumerate(values) if i not in batch}
     moved: dict[int, int] = {}
     for i in sorted(free):
-        taken = others | set(moved.values())
-        moved[i] = next(v for v in count_from(max(values[i], 2)) if v not in taken)
+        used_values = other_values | set(moved.values())
+        moved[i] = next(v for v in count_from(max(values[i], 2)) if v not in used_values)
     completed = tuple(moved.get(i, value) for i, value in enumerate(values))
     return Sizing(row, completed, completed != values)
 
@@ -418,4 +418,4 @@ def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
     counts = Counter(values)
     unfit = {i for i, value in enumerate(values) if value < 2 or counts[value] > 1}
     relations = ((i, symbol.relation) for i, symbol in enumerate(symbols) if i in unfit)
-    return unfit | {term for _, known in relations if known for _, term in known.terms}
+    return unfit | {term for _, relation in relations if relation for _, term in relation.terms}

@@ -99,23 +99,23 @@ class TimeBound:
     times: float = 1.0
 
     @classmethod
-    def of(cls, given: float | str) -> TimeBound:
+    def of(cls, bound: float | str) -> TimeBound:
         """The bound of seconds, or of a text: ``"50ms"``, ``"2s"``, ``"0.05"``, ``"3x"``.
 
         Raises:
             UsageError: it has another form.
         """
-        if not isinstance(given, str):
-            if isinstance(given, bool) or not (0 < given < math.inf):
-                raise UsageError(f"{given!r} is not a duration", advice="pass seconds above 0")
-            return cls(float(given))
-        found = _FORM.fullmatch(given.strip())
-        if found is None or not float(found[1]):
+        if not isinstance(bound, str):
+            if isinstance(bound, bool) or not (0 < bound < math.inf):
+                raise UsageError(f"{bound!r} is not a duration", advice="pass seconds above 0")
+            return cls(float(bound))
+        match = _FORM.fullmatch(bound.strip())
+        if match is None or not float(match[1]):
             advice = "write it like 50ms, 2s, 0.05, or 3x for three times the recorded duration"
-            raise UsageError(f"{given!r:.100} is not a duration", advice=advice)
-        if found[2] == "x":
-            return cls(times=float(found[1]))
-        return cls(float(found[1]) / _PER_SECOND[found[2]])
+            raise UsageError(f"{bound!r:.100} is not a duration", advice=advice)
+        if match[2] == "x":
+            return cls(times=float(match[1]))
+        return cls(float(match[1]) / _PER_SECOND[match[2]])
 
     def of_call(self, call: Call) -> float | None:
         """How many seconds a call may take; None if its duration was not measured."""
@@ -328,8 +328,8 @@ def _doubted(verdict: Verdict, run: Run) -> Verdict:
     is_doubtful = run.is_synthetic or run.missing or run.draws
     if verdict.error is None or not is_doubtful:
         return verdict
-    found = verdict.with_error(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
-    return found.model_copy(update={"against": "nothing"}) if run.missing else found
+    doubted = verdict.with_error(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
+    return doubted.model_copy(update={"against": "nothing"}) if run.missing else doubted
 
 
 def was_interrupted(call: Call) -> bool:
@@ -349,8 +349,11 @@ def _same_class(recorded: ModelError, error: BaseException) -> bool:
     now = class_name(type(error))
     if now == recorded.type:
         return True
-    (module, _, name), (other, _, other_name) = now.partition(":"), recorded.type.partition(":")
-    return name == other_name and "__main__" in (module, other)
+    (module, _, name), (other_module, _, other_name) = (
+        now.partition(":"),
+        recorded.type.partition(":"),
+    )
+    return name == other_name and "__main__" in (module, other_module)
 
 
 def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
@@ -360,19 +363,26 @@ def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
         return OtherException(recorded.type, failure_of(error), _is_known(recorded.type))
     if not has_message(recorded):
         return None
-    one, other = (_ADDRESS.sub("0x", text) for text in (recorded.message, text_of(error)))
-    if one == other or (len(recorded.message) in _CUT_TO and other.startswith(one)):
+    recorded_text, raised_text = (
+        _ADDRESS.sub("0x", text) for text in (recorded.message, text_of(error))
+    )
+    if recorded_text == raised_text or (
+        len(recorded.message) in _CUT_TO and raised_text.startswith(recorded_text)
+    ):
         return None
-    name, (was, now) = type(error).__name__, (f"{text.strip()!r:.200}" for text in (one, other))
+    name, (was, now) = (
+        type(error).__name__,
+        (f"{text.strip()!r:.200}" for text in (recorded_text, raised_text)),
+    )
     return LeafDifference(f"the message of {name}", was, now)
 
 
 def _is_known(name: str) -> bool:
     module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
+    known_class: Any = sys.modules.get(module)
     for part in qualified.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    return isinstance(found, type)
+        known_class = getattr(known_class, "__dict__", {}).get(part)
+    return isinstance(known_class, type)
 
 
 @dataclass
@@ -435,8 +445,8 @@ class Judge:
             error = ArgumentsUnmade(tuple(run.unmade), tuple(run.unmade.values()))
             return Verdict(error=error, against="nothing")
         may_be_known = self.expect == "recorded" and self.bound is None
-        known = run.cached_verdict(call, self.tolerances) if may_be_known else None
-        verdict = known or judge(call, run, self.tolerances, self.expect)
+        cached = run.cached_verdict(call, self.tolerances) if may_be_known else None
+        verdict = cached or judge(call, run, self.tolerances, self.expect)
         verdict = self.runner.reconsidered(call, run, verdict)
         self._note(call, run, verdict)
         if not verdict.ok:
@@ -476,11 +486,11 @@ class Judge:
                 again = second.leaves(second.start())
                 moved = generators.drawn_from()
                 leaves = run.returned.leaves
-                found = compared(leaves, again.leaves, self.tolerances, again.omitted)
+                difference = compared(leaves, again.leaves, self.tolerances, again.omitted)
         except _FAILURES:
             return
         has_leaves = bool(leaves or again.leaves)  # None differs from nothing
-        if has_leaves and not found.agrees:
+        if has_leaves and not difference.agrees:
             self._unsteady = Unsteady(call.number, tuple(moved))
 
     def _within_time(self, call: Call, run: Run, verdict: Verdict) -> tuple[Verdict, float]:

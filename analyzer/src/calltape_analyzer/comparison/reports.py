@@ -276,9 +276,9 @@ class Verdict(BaseModel):
         """This verdict with more parts that could not be compared."""
         if not parts or not self.agrees:
             return self
-        known = self.error if isinstance(self.error, NotVerified) else NotVerified((), 0)
-        every = NotVerified.of((*known.first, *parts))
-        return self.with_error(replace(every, total=known.total + len(parts)))
+        before = self.error if isinstance(self.error, NotVerified) else NotVerified((), 0)
+        not_verified = NotVerified.of((*before.first, *parts))
+        return self.with_error(replace(not_verified, total=before.total + len(parts)))
 
 
 class CallsKind(Enum):
@@ -410,10 +410,10 @@ class Report(BaseModel, Shown):
         return self.ok
 
     def __repr__(self) -> str:
-        shown = [f"call {_name(row)}: {_error(row)}" for row in self.failing[:_MAX_IN_REPR]]
-        more = len(self.failing) - len(shown)
-        rest = [f"and {counted(more, 'more call')}"] if more else []
-        return printable(f"<Report: {'; '.join([*shown, *rest, self.summary])}>")
+        rows = [f"call {_name(row)}: {_error(row)}" for row in self.failing[:_MAX_IN_REPR]]
+        more = len(self.failing) - len(rows)
+        more_rows = [f"and {counted(more, 'more call')}"] if more else []
+        return printable(f"<Report: {'; '.join([*rows, *more_rows, self.summary])}>")
 
     def _sketch(self) -> Sketch:
         """The calls that fail, or the first ones if none does."""
@@ -432,9 +432,9 @@ class Report(BaseModel, Shown):
     def unmade(self) -> Mapping[str, str]:
         """The classes of arguments that could not be made, so that their calls were not tried, each
         with the reason."""
-        found = (row.error for row in self.rows if isinstance(row.error, ArgumentsUnmade))
+        errors = (row.error for row in self.rows if isinstance(row.error, ArgumentsUnmade))
         return {
-            name: why for one in found for name, why in zip(one.classes, one.reasons, strict=False)
+            name: why for one in errors for name, why in zip(one.classes, one.reasons, strict=False)
         }
 
     @computed_field  # type: ignore[prop-decorator]
@@ -473,7 +473,7 @@ class Report(BaseModel, Shown):
             failing = self.failing
             accepted = f"{len(self.rows) - len(failing)} of {len(self.rows)} recorded calls"
             causes = Counter(
-                getattr(one.error, "dimension", None) or _error(one) for one in failing
+                getattr(row.error, "dimension", None) or _error(row) for row in failing
             )
             shown = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
             summary = f"{accepted} would be accepted"
@@ -522,8 +522,8 @@ class Report(BaseModel, Shown):
         head, below = table_lines(_HEAD, cells, None)
         lines = [*head, *below] if rows else []
         lines += [] if every else self._left_out(len(rows))
-        told = [*self.notes, *(self.remarks if remarks else ())]
-        return "\n".join([*lines, *map(printable, [*map(str, told), self.summary])])
+        notes = [*self.notes, *(self.remarks if remarks else ())]
+        return "\n".join([*lines, *map(printable, [*map(str, notes), self.summary])])
 
     def _left_out(self, shown: int) -> Iterator[str]:
         """Lines that count the other calls."""

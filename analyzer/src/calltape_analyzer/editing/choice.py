@@ -145,8 +145,8 @@ def _compiled(node: ast.expr, references: list[tuple[str, ...]]) -> _Evaluate:
         signs = [_COMPARISONS[type(op)] for op in node.ops]
         function, operands = partial(_compare, signs), [node.left, *node.comparators]
     else:
-        shown = ast.unparse(node)
-        raise UsageError(f"{shown!r:.100} cannot be part of a condition", advice=_ADVICE)
+        source = ast.unparse(node)
+        raise UsageError(f"{source!r:.100} cannot be part of a condition", advice=_ADVICE)
     parts = [_compiled(part, references) for part in operands]
 
     def applied(sizes: Mapping[str, int]) -> Any:
@@ -326,10 +326,10 @@ class _Novelty:
             return True
         # Texts and floats distinguish kinds of calls as long as there are few of them.
         constants: Hashable = call.key.constants
-        seen = self._constants.setdefault(call.key[:2], set())
-        if constants not in seen:
-            if len(seen) < _MAX_CONSTANTS:
-                seen.add(constants)
+        known = self._constants.setdefault(call.key[:2], set())
+        if constants not in known:
+            if len(known) < _MAX_CONSTANTS:
+                known.add(constants)
             else:
                 constants = None
         kind = (call.key.layout, call.key.facts, constants, raised)
@@ -384,7 +384,7 @@ class ConditionSizes:
         self._sorter = CallSorter.of(tape).agreeing(layouts)
         self._columns: dict[int, dict[str, Column]] = {}
         for facts in self._variants:
-            ranks = [one.rank for one in facts.group.facts]
+            ranks = [fact.rank for fact in facts.group.facts]
             symbols = {symbol.name: symbol.columns[0] for symbol in facts.symbols}
             columns = _columns_by_name(facts.rows.columns, facts.group.layout, ranks)
             self._columns[id(facts)] = columns | symbols
@@ -406,7 +406,7 @@ class ConditionSizes:
             TapeError: its record breaks the format.
         """
         sizes = self.of(call)
-        return all(one.holds(sizes) for one in self._expressions)
+        return all(expression.holds(sizes) for expression in self._expressions)
 
     def of(self, call: Call) -> dict[str, int]:
         """The sizes of a call.
@@ -415,7 +415,7 @@ class ConditionSizes:
             TapeError: its record breaks the format.
         """
         placed = self._sorter.sorted(call.record.inputs)
-        facts = next((one for one in self._variants if one.has(placed)), None)
+        facts = next((variant for variant in self._variants if variant.has(placed)), None)
         if facts is None:
             ranks = list(map(len, placed.row.shapes))
             columns = _columns_by_name(placed.row.columns, placed.layout, ranks)

@@ -86,7 +86,11 @@ def filter_tape(
 
 def _different_signatures(tape: Tape) -> str | None:
     """Names two files with different signatures; None if all are equal."""
-    targets = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
+    targets = [
+        (segment.path, segment.manifest.target)
+        for segment in tape.segments
+        if segment.manifest.target
+    ]
     for path, target in targets[1:]:
         if target.signature != targets[0][1].signature:
             names = os.path.basename(targets[0][0]), os.path.basename(path)

@@ -109,13 +109,13 @@ def names_of_path(path: str, signature: Signature) -> Iterator[str]:
     """All names of a path that the recorder's ``values=`` accepts: ``args.0.x`` is also
     ``input_ids.x``, and ``kwargs.bias`` is also ``bias``."""
     yield path
-    side, _, rest = path.partition(".")
-    first, dot, below = rest.partition(".")
-    if side == "kwargs" and rest:
-        others = signature.complete.variadic_keyword
-        if others is not None and first not in signature.by_name:
-            yield f"{others}.{rest}"
-        yield rest
+    side, _, remainder = path.partition(".")
+    first, dot, below = remainder.partition(".")
+    if side == "kwargs" and remainder:
+        variadic = signature.complete.variadic_keyword
+        if variadic is not None and first not in signature.by_name:
+            yield f"{variadic}.{remainder}"
+        yield remainder
     if side == "args" and first.isdecimal():
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"
 
@@ -165,10 +165,10 @@ def _without(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
             ]
         )
         changes["ranges"] = tuple(
-            one
-            for one in tree.ranges
-            if one.leaf not in omitted.leaves
-            or not _reveals_elements(one, facts[one.leaf], call, side)
+            range_
+            for range_ in tree.ranges
+            if range_.leaf not in omitted.leaves
+            or not _reveals_elements(range_, facts[range_.leaf], call, side)
         )
     return tree.model_copy(update=changes)
 

@@ -364,7 +364,7 @@ class Search:
         if fails:
             self.close()
             self._failing.append(path)
-            for old in [one for one in self._failing[1:-_MAX_TAPES] if one not in self._in_use]:
+            for old in [path for path in self._failing[1:-_MAX_TAPES] if path not in self._in_use]:
                 self._failing.remove(old)
                 Path(old).unlink()
         else:
@@ -451,23 +451,23 @@ def fewest(parts: Sequence[T], enough: Callable[[list[T]], bool]) -> list[T]:
         parts: at least one part; together they are enough.
         enough: whether a subset is enough.
     """
-    kept, count = list(parts), 2
-    while len(kept) > 1:
-        bounds = [len(kept) * i // count for i in range(count + 1)]
-        pieces = [kept[a:b] for a, b in pairwise(bounds)]
-        rests = [kept[:a] + kept[b:] for a, b in pairwise(bounds)]
-        smaller = next((one for one in pieces if enough(one)), None)
+    parts_kept, count = list(parts), 2
+    while len(parts_kept) > 1:
+        bounds = [len(parts_kept) * i // count for i in range(count + 1)]
+        pieces = [parts_kept[a:b] for a, b in pairwise(bounds)]
+        rests = [parts_kept[:a] + parts_kept[b:] for a, b in pairwise(bounds)]
+        smaller = next((piece for piece in pieces if enough(piece)), None)
         if smaller is not None:
-            kept, count = smaller, 2
+            parts_kept, count = smaller, 2
             continue
-        smaller = next((one for one in rests if enough(one)), None) if count > 2 else None
+        smaller = next((piece for piece in rests if enough(piece)), None) if count > 2 else None
         if smaller is not None:
-            kept, count = smaller, max(count - 1, 2)
-        elif count >= len(kept):
+            parts_kept, count = smaller, max(count - 1, 2)
+        elif count >= len(parts_kept):
             break
         else:
-            count = min(2 * count, len(kept))
-    return kept
+            count = min(2 * count, len(parts_kept))
+    return parts_kept
 
 
 def without_most(
@@ -481,18 +481,18 @@ def without_most(
         enough: whether a subset is enough.
         tries: how often to ask at most.
     """
-    kept = list(range(len(parts)))
-    queue = [list(kept)] if parts else []
+    parts_kept = list(range(len(parts)))
+    queue = [list(parts_kept)] if parts else []
     while queue and tries > 0:
         chunk = queue.pop(0)
         left_out = set(chunk)
-        rest = [i for i in kept if i not in left_out]
+        candidates = [i for i in parts_kept if i not in left_out]
         tries -= 1
-        if enough([parts[i] for i in rest]):
-            kept = rest
+        if enough([parts[i] for i in candidates]):
+            parts_kept = candidates
         elif len(chunk) > 1:
             queue += [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
-    return [parts[i] for i in kept]
+    return [parts[i] for i in parts_kept]
 
 
 def smallest_number(number: int, unit: int, enough: Callable[[int], bool]) -> int:

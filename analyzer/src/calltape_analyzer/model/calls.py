@@ -122,11 +122,11 @@ def under_autocast(context: Context, device: str) -> Iterator[None]:
     import torch
 
     here = device.partition(":")[0]
-    wanted = dict(context.autocast)
-    if here not in wanted and context.effective_autocast:
-        wanted[here] = context.effective_autocast[0][1]
+    dtypes = dict(context.autocast)
+    if here not in dtypes and context.effective_autocast:
+        dtypes[here] = context.effective_autocast[0][1]
     with ExitStack() as stack:
-        for kind, name in wanted.items():
+        for kind, name in dtypes.items():
             if name in _FLOATS and _is_available(kind):
                 dtype = torch_constant("dtype", name)
                 # A cache of cast weights would outlive a trace, if the caller is under autocast.
@@ -193,13 +193,13 @@ def entry_of(module: torch.nn.Module, target: Target | None) -> Callable[..., An
     is_function = target is not None and target.type == _PYTHON_MODULE
     if method in ("forward", "__call__") or (is_function and not hasattr(module, method)):
         return module
-    found = getattr(module, method, None)
-    if not callable(found):
+    function = getattr(module, method, None)
+    if not callable(function):
         raise UsageError(
             f"the calls are of {method}(), which {type(module).__name__} does not have",
             advice="pass the object that was recorded",
         )
-    entry: Callable[..., Any] = found
+    entry: Callable[..., Any] = function
     return entry
 
 
