@@ -96,8 +96,8 @@ FAULTS = (
     Fault(
         "analyzer-no-limit-of-decompression",
         f"{_ANALYZER}reading/compressed.py",
-        'if self.taken > most:\n            raise _too_large("it becomes", most)',
-        'if self.taken < 0:\n            raise _too_large("it becomes", most)',
+        'if self.taken > allowed:\n            raise _too_large("it becomes", allowed)',
+        'if self.taken < 0:\n            raise _too_large("it becomes", allowed)',
         "A compressed tape of 2 MB fills the disk with its temporary file.",
         ("analyzer/reading/test_compressed.py",),
     ),
@@ -201,8 +201,10 @@ FAULTS = (
     Fault(
         "analyzer-openvino-static",
         f"{_ANALYZER}targets/engines.py",
-        "return (found.min, found.max) if bounded and found.min < found.max else _ANY",
-        "return (found.min, found.max) if bounded and found.min < found.max else found.min",
+        "return (dimension.min, dimension.max) if bounded and dimension.min < dimension.max "
+        "else _ANY",
+        "return (dimension.min, dimension.max) if bounded and dimension.min < dimension.max "
+        "else dimension.min",
         "OpenVINO rejects other sizes of a dimension that is dynamic.",
         ("analyzer/targets/test_openvino.py",),
     ),

@@ -135,7 +135,7 @@ def _accesses(
 
 
 def _numpy_access(source: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]]:
-    """The same of a Generator or RandomState of numpy, or of ``numpy.random``, which is like source.
+    """The same of a Generator or RandomState of numpy, or of ``numpy.random``, which is like one.
     Unless it is a Mersenne Twister, to set None gives it some other state."""
     get: Callable[[], Any]
     put: Callable[[Any], Any]

@@ -289,8 +289,8 @@ class _OfArgument:
         items = dict(dict.items(value))
         modules: list[int] = []
         if not all(map(_is_key, items)):
-            known = self.to.module_names
-            items, modules = _by_name(items, {} if known is None else known())
+            module_names = self.to.module_names
+            items, modules = _by_name(items, {} if module_names is None else module_names())
         if not all(map(_is_key, items)):
             return self.opaque(cls, _MODULE_KEYS) if any(map(_is_module, items)) else None
         if cls is not dict:
@@ -385,9 +385,9 @@ class _OfResult(_OfArgument):
             self.left -= 1
             if self.left < 0:
                 return self.opaque(type(value), f"more than {MAX_VALUES} values in one object")
-        made = super().node(value)
-        names = () if self.in_context else _beside(value, made)
-        return made.model_copy(update={"beside": names}) if names else made
+        described = super().node(value)
+        names = () if self.in_context else _beside(value, described)
+        return described.model_copy(update={"beside": names}) if names else described
 
     def constant(self, value: Any, cls: type) -> Node | None:
         if isinstance(value, type) and not is_in_its_module(value):
@@ -424,8 +424,8 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
     if isinstance(node, TensorNode) or is_nested_node(node):
         return names_on_tensor(value) if is_tensor(value) else ()
     if isinstance(node, FieldsNode):
-        known = () if node.kind == "namedtuple" else frozenset(node.fields)
-        return names_beside(value, known, none_is_absent=issubclass(cls, dict))
+        fields = () if node.kind == "namedtuple" else frozenset(node.fields)
+        return names_beside(value, fields, none_is_absent=issubclass(cls, dict))
     is_subclass = isinstance(node, ScalarNode | SequenceNode | DictNode) and node.type is not None
     if not is_subclass or cls.__module__ == "numpy":
         return ()
@@ -435,12 +435,14 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
 def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any, Any], list[int]]:
     """The items of a dict, with the name of each module that is a key, and the positions of these
     keys."""
-    found = [(key.name if type(key) is ModuleKey else names.get(id(key)), key) for key in items]
-    known = {name is None or name not in items for name, _ in found}
-    if not all(known):
+    named_items = [
+        (key.name if type(key) is ModuleKey else names.get(id(key)), key) for key in items
+    ]
+    are_plain = {name is None or name not in items for name, _ in named_items}
+    if not all(are_plain):
         return items, []
-    keys = [key if name is None else name for name, key in found]
-    places = [i for i, (name, _) in enumerate(found) if name is not None]
+    keys = [key if name is None else name for name, key in named_items]
+    places = [i for i, (name, _) in enumerate(named_items) if name is not None]
     return dict(zip(keys, items.values(), strict=True)), places
 
 

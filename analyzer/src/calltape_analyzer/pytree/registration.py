@@ -189,32 +189,32 @@ def _made_object(context: dict[str, Any], children: Sequence[Any]) -> Any:
     import torch
 
     cls = _class_of(context["object"])
-    made: Any = object.__new__(cls)
+    instance: Any = object.__new__(cls)
     later: dict[str, dict[str, Any]] = {}
     for name, part in context["state"].items():
         # Set to None first, so that the attributes keep their order, and filled in below.
         later |= (
             {name: part} if isinstance(part, dict) and ("size" in part or "derived" in part) else {}
         )
-        vars(made)[name] = None if name in later else _made(part, children)
+        vars(instance)[name] = None if name in later else _made(part, children)
     for name, part in later.items():
         if "size" in part:
             attribute, axis = part["size"]
-            vars(made)[name] = getattr(made, attribute).shape[axis]
+            vars(instance)[name] = getattr(instance, attribute).shape[axis]
         else:
-            value = getattr(made, part["derived"])
-            vars(made)[name] = torch.tensor(value, dtype=torch.long, device=part["device"])
-    return made
+            value = getattr(instance, part["derived"])
+            vars(instance)[name] = torch.tensor(value, dtype=torch.long, device=part["device"])
+    return instance
 
 
 def _class_of(name: str) -> type:
-    found = _remembered.get(name) or ClassIndex().get(name)
-    if found is None:
+    cls = _remembered.get(name) or ClassIndex().get(name)
+    if cls is None:
         raise UsageError(
             f"the class {name} is not known here",
             advice="import its module, and pass it to register_flattening_functions",
         )
-    return found
+    return cls
 
 
 # The classes that are registered here, and how many blocks use each. The lock is held only while
@@ -256,21 +256,21 @@ def register_flattening_functions(
     Raises:
         UsageError: one of ``classes`` is not a class.
     """
-    wanted = [*classes, *(tape.classes if tape is not None else ())]
-    for cls in wanted:
+    requested = [*classes, *(tape.classes if tape is not None else ())]
+    for cls in requested:
         if not isinstance(cls, type):
             raise UsageError(f"{cls!r} is not a class", advice="pass the classes themselves")
     if patch_transformers:
         import transformers.cache_utils  # noqa: F401
     if patch_transformers is not False:
-        wanted += loaded_cache_classes()
-    wanted += [*WRAPPERS, *loaded_batch_classes()]
-    ours = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
+        requested += loaded_cache_classes()
+    requested += [*WRAPPERS, *loaded_batch_classes()]
+    registered = [cls for cls in dict.fromkeys(requested) if _hold(cls)]
     try:
         yield
     finally:
         with _lock:
-            for cls in reversed(ours):
+            for cls in reversed(registered):
                 _users[cls] -= 1
                 if _users[cls] == 0:
                     del _users[cls]
@@ -346,9 +346,9 @@ def _unregister(cls: type) -> None:
     is_object = not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple)
     if node is None or (is_object and node.flatten_fn is not to_state):
         return
-    own: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
-    if own is not None:
-        own(cls)
+    deregister: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
+    if deregister is not None:
+        deregister(cls)
     else:
         # Older versions of torch have no such function. Without optree, these are all their tables.
         pytree.SUPPORTED_NODES.pop(cls, None)

@@ -114,15 +114,19 @@ class Policy:
         self, signature: Signature, keep: Sequence[str] = (), shapes_only: Sequence[str] = ()
     ) -> None:
         self.signature = signature
-        defaults = (one.default for one in signature.parameters)
-        self.defaults = frozenset((type(one), one) for one in defaults if is_default(one))
+        defaults = (parameter.default for parameter in signature.parameters)
+        self.defaults = frozenset(
+            (type(default), default) for default in defaults if is_default(default)
+        )
         self._given: dict[_Option, Sequence[str]] = {"keep": keep, "shapes_only": shapes_only}
-        requests = [Request(o, pattern) for o, given in self._given.items() for pattern in given]
-        if not all(one.pattern for one in requests):
+        requests = [
+            Request(o, pattern) for o, patterns in self._given.items() for pattern in patterns
+        ]
+        if not all(request.pattern for request in requests):
             raise UsageError("a path that is empty names no value")
         self._by_precedence = sorted(
             requests,
-            key=lambda one: (specificity(one.pattern), one.option == "shapes_only"),
+            key=lambda request: (specificity(request.pattern), request.option == "shapes_only"),
             reverse=True,
         )
         self._matched: set[str] = set()
@@ -141,8 +145,10 @@ class Policy:
     def request(self, path: str) -> Request | None:
         """The pattern that decides about a path; None if none matches."""
         names = list(names_of_path(path, self.signature)) if path else []
-        matching = [one for one in self._by_precedence if matches_whole(one.pattern, names)]
-        self._matched.update(one.pattern for one in matching)
+        matching = [
+            request for request in self._by_precedence if matches_whole(request.pattern, names)
+        ]
+        self._matched.update(request.pattern for request in matching)
         return matching[0] if matching else None
 
     def name(self, path: str) -> str:
@@ -152,13 +158,15 @@ class Policy:
     @property
     def unmatched(self) -> list[str]:
         """The patterns that have matched no path so far."""
-        patterns = (pattern for given in self._given.values() for pattern in given)
+        patterns = (
+            pattern for given_patterns in self._given.values() for pattern in given_patterns
+        )
         return [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._matched]
 
     @property
     def options(self) -> dict[str, list[str]]:
         """The given patterns by option, for the history of the new tape."""
-        return {option: list(given) for option, given in self._given.items() if given}
+        return {option: list(patterns) for option, patterns in self._given.items() if patterns}
 
 
 def is_ordinal(value: str | bytes) -> bool:
@@ -175,7 +183,7 @@ class Ordinals:
     """
 
     def __init__(self, code: Collection[Any]) -> None:
-        self._code = frozenset(one for one in code if isinstance(one, str))
+        self._code = frozenset(text for text in code if isinstance(text, str))
         self._ordinals: dict[bytes, str] = {}  # by a hash of the value
         self._counts: Counter[str] = Counter()
 

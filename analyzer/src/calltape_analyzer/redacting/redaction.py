@@ -127,7 +127,7 @@ class Redaction(Rewrite):
             return None
         try:
             plan = self._plan.of(kind.structure, decode_structure(kind.structure), "")
-            plain = kind.without_ints(plan.structure, lambda at: not plan.is_counted(at))
+            plain = kind.without_ints(plan.structure, lambda i: not plan.is_counted(i))
             return self._referenced.kind(plain)
         except TapeError:
             return None
@@ -249,7 +249,7 @@ def _with_renumbered_storages(
     leaves: list[dict[str, Any]], referenced: Container[int]
 ) -> list[dict[str, Any]]:
     """Removes storages that referenced tensors do not share, and renumbers the others."""
-    shared = Counter(leaf.get("storage") for at, leaf in enumerate(leaves) if at in referenced)
+    shared = Counter(leaf.get("storage") for i, leaf in enumerate(leaves) if i in referenced)
     numbers: dict[int, int] = {}
     for leaf in leaves:
         storage = leaf.pop("storage", None)

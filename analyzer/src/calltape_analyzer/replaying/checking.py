@@ -164,11 +164,11 @@ def _decider_for(model: Any, tape: Tape, trusted: bool) -> Iterator[_Decider]:
 def _decided_by_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Decision:
     # The sorter of the programs leaves out arguments that the export left out.
     placed = programs.sorter.sorted(call.record.inputs)
-    found, rejected = programs.for_sizes(
+    programs_for, rejected = programs.for_sizes(
         placed, tape.removed, leaf_at=lambda number: call.tensor("inputs", number)
     )
-    if found is not None:
-        return found, None
+    if programs_for is not None:
+        return programs_for, None
     return None, reasons.NoProgram(tuple(rejected), tuple(rejected.values()))
 
 

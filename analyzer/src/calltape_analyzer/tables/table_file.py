@@ -153,8 +153,8 @@ def _without_formulas(column: Any) -> Any:
     once."""
     import pyarrow as pa
 
-    made = [_no_formula(text) for text in column.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(column.indices, pa.array(made, pa.string())).cast(
+    texts = [_no_formula(text) for text in column.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(column.indices, pa.array(texts, pa.string())).cast(
         pa.string()
     )
 

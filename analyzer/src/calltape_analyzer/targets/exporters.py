@@ -88,9 +88,9 @@ def dynamic_axes(
     axes.output_names = _checked_names(output_names, defaults, "output")
 
     check_form_of_dim_names(dim_names)
-    given = dim_names if isinstance(dim_names, Mapping) else {}
+    given_names = dim_names if isinstance(dim_names, Mapping) else {}
     output_arguments = {argument for argument, _ in outputs}
-    for_inputs = {key: names for key, names in given.items() if key not in output_arguments}
+    for_inputs = {key: names for key, names in given_names.items() if key not in output_arguments}
     name_of_column = dimension_names(facts, for_inputs or True, variant.sorter.signature)
     for i, name in zip(inputs, axes.input_names, strict=True):
         axes[name] = {
@@ -98,7 +98,7 @@ def dynamic_axes(
             for column in facts.group.dimensions(i)
             if column.axis is not None and column in name_of_column
         }
-    declared = [c for c, found in facts.dimensions.items() if found.reason == "declared"]
+    declared = [c for c, decision in facts.dimensions.items() if decision.reason == "declared"]
     batches = {table.line(column) for column in declared}
     # Columns that always have equal values share a line.
     by_line = {table.line(column): name for column, name in reversed(name_of_column.items())}
@@ -113,13 +113,13 @@ def dynamic_axes(
                     usual = usual_dimension_name(argument, path, len(columns), axis)
                     plain = own_dimension_name(argument, "", axis)
                     free = [
-                        one
-                        for one in (usual, plain)
-                        if one is not None and one not in used_names.names
+                        name
+                        for name in (usual, plain)
+                        if name is not None and name not in used_names.names
                     ]
                     with_path = own_dimension_name(argument, path, axis)
                     by_line[line] = used_names.add(free[0] if free else with_path)
-                axes[name][axis] = given.get(argument, {}).get(axis, by_line[line])
+                axes[name][axis] = given_names.get(argument, {}).get(axis, by_line[line])
     for name in [name for name, named_axes in axes.items() if not named_axes]:
         del axes[name]
     return axes
@@ -169,22 +169,22 @@ def _output_name(path: str, count: int) -> tuple[str, str]:
     """The name of an output, and the path within it."""
     if path == "":
         return "output", ""
-    first, *rest = path.lstrip(".").split(".")
+    first, *remainder = path.lstrip(".").split(".")
     if first.isdigit():
         first = "output" if count == 1 else f"outputs.{first}"
-    return first, "".join(f".{part}" for part in rest)
+    return first, "".join(f".{part}" for part in remainder)
 
 
-def _checked_names(given: Sequence[str] | None, defaults: list[str], what: str) -> list[str]:
-    if given is None:
+def _checked_names(names: Sequence[str] | None, defaults: list[str], what: str) -> list[str]:
+    if names is None:
         return defaults
-    if len(given) != len(defaults):
+    if len(names) != len(defaults):
         raise UsageError(
-            f"{counted(len(given), f'{what} name')} for {counted(len(defaults), 'tensor')} "
+            f"{counted(len(names), f'{what} name')} for {counted(len(defaults), 'tensor')} "
             f"({', '.join(defaults)})",
             advice="name every tensor, nested ones too",
         )
-    return list(given)
+    return list(names)
 
 
 @bounded()
@@ -241,16 +241,20 @@ def _with_wrapped_ints(
     from torch.utils import _pytree as pytree
 
     wrapper: Any = getattr(dynamic_shapes, "_IntWrapper", None)  # newer releases
-    dynamic = {(found.argument, found.path) for found in variant.findings.ints if found.dynamic}
+    dynamic = {
+        (int_finding.argument, int_finding.path)
+        for int_finding in variant.findings.ints
+        if int_finding.dynamic
+    }
     if wrapper is None or not dynamic:
         return args, kwargs, []
     wrapped: list[Any] = []
     signature = variant.sorter.signature
 
     def wrap(path: tuple[Any, ...], value: Any) -> Any:
-        top, *rest = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
+        top, *keys = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
         name = signature.name_at(top) if isinstance(top, int) else top
-        place = (name, "".join(f".{key}" for key in rest))
+        place = (name, "".join(f".{key}" for key in keys))
         if type(value) is not int or place not in dynamic:
             return value
         wrapped.append(wrapper(value))
@@ -338,4 +342,6 @@ def tensors_in(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, Any])
             f"variant {variant.name} does not take these arguments ({reason})",
             advice="ask tape.variants() for the one whose accepts() is true",
         )
-    return [None if at is None else live.sample.tensors[at] for at in completion.tensors]
+    return [
+        None if number is None else live.sample.tensors[number] for number in completion.tensors
+    ]

@@ -124,8 +124,12 @@ def difference_lines(call: Call, row: ReportRow) -> list[str]:
     for leaf in row.differences:
         if leaf.elements:
             cells = [
-                (f"{leaf.path}[{', '.join(map(str, one.index))}]", one.recorded, one.got)
-                for one in leaf.elements
+                (
+                    f"{leaf.path}[{', '.join(map(str, element.index))}]",
+                    element.recorded,
+                    element.got,
+                )
+                for element in leaf.elements
             ]
             first, second, third = (max(map(len, column)) for column in zip(*cells, strict=True))
             lines += [
@@ -206,9 +210,9 @@ class Updates:
                 updated.append(row)
         if not updated:
             return report
-        others = [row for row in report.rows if row not in updated]
+        unchanged = [row for row in report.rows if row not in updated]
         passing = [row.model_copy(update={"error": None, "against": "success"}) for row in updated]
-        return report.model_copy(update={"rows": [*others, *passing]})
+        return report.model_copy(update={"rows": [*unchanged, *passing]})
 
     def _store(self, call: Call, row: ReportRow, new: BuiltCall) -> None:
         source = os.path.realpath(call.path)

@@ -71,14 +71,14 @@ def parameters_for(
         unknown = [name for name in kwargs if name not in OPTIONS]
         if unknown or not args:
             what = f"has no {unknown[0]}=" if unknown else "names no tape"
-            known = ", ".join(f"{name}=" for name in OPTIONS)
+            options_text = ", ".join(f"{name}=" for name in OPTIONS)
             parameters.append(
-                MissingTape("mark", f"the mark tape {what}; it takes paths, and {known}")
+                MissingTape("mark", f"the mark tape {what}; it takes paths, and {options_text}")
             )
             continue
         for path in map(os.fspath, args):
             candidates = [folder / path for folder in folders]
-            tape = next((one for one in candidates if one.exists()), None)
+            tape = next((candidate for candidate in candidates if candidate.exists()), None)
             if tape is not None:
                 parameters += _in_tape(tape, tape.name, kwargs)
                 continue

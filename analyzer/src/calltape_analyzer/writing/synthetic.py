@@ -141,8 +141,12 @@ def build_tree(
             stored[facts["key"]] = tensors[number]
         leaves.append(facts)
     scalars = [
-        pack_int(one) if type(one) is int else pack_text(one) if type(one) is str else one
-        for one in description.scalars
+        pack_int(scalar)
+        if type(scalar) is int
+        else pack_text(scalar)
+        if type(scalar) is str
+        else scalar
+        for scalar in description.scalars
     ]
     structure = {"root": root, "leaves": len(leaves), "scalars": len(scalars)}
     if training:
