@@ -145,14 +145,14 @@ def _write_tape(tape: Tape, path: Path, options: dict[str, Any]) -> list[str]:
         copied = copy_redacted(tape, os.fspath(path))
         return [
             "the tape is redacted already: its calls go in as they are",
-            *_kept_then(tape),
-            *_told(copied),
+            *_patterns_kept_then(tape),
+            *_note_on_kept_values(copied),
         ]
     report = redact(tape, path, **options)
-    return [*_told(report), *_doubts(tape, was_redacted=was_redacted)]
+    return [*_note_on_kept_values(report), *_doubts(tape, was_redacted=was_redacted)]
 
 
-def _kept_then(tape: Tape) -> Iterator[str]:
+def _patterns_kept_then(tape: Tape) -> Iterator[str]:
     """What the redactions of a tape left as it was, because somebody asked for it."""
     steps = (step for manifest in tape.manifests for step in manifest.history or ())
     patterns = [value for step in steps for name, value in step.options if name == "keep"]
@@ -164,7 +164,7 @@ def _kept_then(tape: Tape) -> Iterator[str]:
         )
 
 
-def _told(report: EditReport) -> Iterator[str]:
+def _note_on_kept_values(report: EditReport) -> Iterator[str]:
     yield from (f"lost: {text}" for text in report.lost)
     yield from report.notes
 

@@ -110,7 +110,9 @@ def explain(
     parts = [part for parts in parts_by_variant for part in parts]
     if axis is not None and parts:
         parts, axis = _at_axis(parts, axis, text)
-    return Explanation(subject=text, axis=axis, parts=tuple(_alike(parts)), notes=tuple(notes))
+    return Explanation(
+        subject=text, axis=axis, parts=tuple(_merged_alike(parts)), notes=tuple(notes)
+    )
 
 
 def _name_at(text: str, tape: CallSource) -> str | None:
@@ -148,7 +150,7 @@ def _at_axis(
     return made, axis if only is None else only
 
 
-def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
+def _merged_alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
     """Parts of one variant that differ in nothing but their place, as one part."""
     parts_of_look: dict[Any, list[PartExplanation]] = {}
     for part in parts:
@@ -190,20 +192,20 @@ def _parts_of(reasons: _VariantReasons, text: str) -> list[PartExplanation]:
     group = reasons.facts.group
     parts: list[PartExplanation] = []
     for i, (place, name) in enumerate(reasons.tensors):
-        if _is_below(name, text):
+        if _is_place_below(name, text):
             dimensions = tuple(reasons.dimension(column) for column in group.dimensions(i))
             dtype = group.facts[i].dtype
             layouts = reasons.variant.findings.tensors[i].layouts
             part = reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions)
             parts.append(part.model_copy(update={"layouts": layouts}))
     for column, place in zip(group.layout.int_columns, group.layout.ints, strict=True):
-        if _is_below(str(place), text):
+        if _is_place_below(str(place), text):
             dimensions = (reasons.dimension(column),)
             parts.append(reasons.part(str(place), "int", dimensions=dimensions))
     parts += (
         reasons.part(value.place, value.kind, value=value.text, varies=value.varies)
         for value in fixed_values(group, text)
-        if _is_below(value.place, text)
+        if _is_place_below(value.place, text)
     )
     if not parts and text in group.layout.nodes:
         parts.append(reasons.part(text, group.layout.nodes[text].kind, value="(empty)"))
@@ -228,7 +230,7 @@ def _parts_of_symbol(reasons: _VariantReasons, name: str) -> list[PartExplanatio
     return parts
 
 
-def _is_below(name: str, text: str) -> bool:
+def _is_place_below(name: str, text: str) -> bool:
     """Whether a path is the one that was asked about, or below it. A ``*`` stands for the number of
     any item of a list, as ``calltape variants`` prints several of them."""
     if "*" not in text:
@@ -366,7 +368,7 @@ class _VariantReasons:
             axis=column.axis,
             dynamic=decided.dynamic,
             reason=decided.reason,
-            seen=self._seen(column),
+            seen=self._sizes_seen(column),
             distinct=distinct,
             why=self._why(column, decided.reason, distinct),
             warnings=warnings if number is None else (*warnings, *self._warnings[number]),
@@ -374,7 +376,7 @@ class _VariantReasons:
             **({} if number is None else self._of_symbol(number)),
         )
 
-    def _seen(self, column: Column) -> tuple[Sighting, ...]:
+    def _sizes_seen(self, column: Column) -> tuple[Sighting, ...]:
         """The values of a column, the smallest and the largest ones if they are many. Columns that
         never differed share them: there may be thousands."""
         line = self.facts.all_rows.line(column)

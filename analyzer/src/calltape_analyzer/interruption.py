@@ -104,9 +104,9 @@ class _Handler:
             os._exit(_OF_SIGNAL + number)  # who asks twice does not want to wait
         else:
             self._until = time.monotonic() + _IMPORT_SECONDS
-            sys.setprofile(partial(self._look, number))
+            sys.setprofile(partial(self._end_after_import, number))
 
-    def _look(self, number: int, frame: FrameType, event: str, _: Any) -> None:
+    def _end_after_import(self, number: int, frame: FrameType, event: str, _: Any) -> None:
         """Ends the command when the outermost import returns, or takes too long."""
         is_return = event == "return" and frame.f_code.co_filename == _IMPORTING
         is_late = self._until is None or time.monotonic() > self._until

@@ -190,9 +190,9 @@ class Spending:
         self.has_ended = self.is_settled = False
         self._share = 0.5**halvings
         self._clock = time.process_time if is_process else _clock_of_thread()
-        self._at, self._of_all = self._clock(), time.process_time()
+        self._looked_at, self._of_all = self._clock(), time.process_time()
         # To ask takes longer than most calls of the API do.
-        self._held: int | None = _held() if is_process else None
+        self._memory_now: int | None = _memory_now() if is_process else None
         self._told = float("-inf")
         self._received = received_bytes()
 
@@ -219,13 +219,16 @@ class Spending:
             now = self._clock()
         except OSError:  # its thread ended just now, and has no clock any more
             return None
-        memory, of_all = _held(), time.process_time()
+        memory, of_all = _memory_now(), time.process_time()
         if not is_importing(frame):
-            self.spent += now - self._at
+            self.spent += now - self._looked_at
             # Nobody knows which thread has how much memory: it is that of the one that works most.
-            if self._held is not None and now - self._at >= (of_all - self._of_all) / 2:
-                self.grown += memory - self._held
-        self._at, self._held, self._of_all = now, memory, of_all
+            if (
+                self._memory_now is not None
+                and now - self._looked_at >= (of_all - self._of_all) / 2
+            ):
+                self.grown += memory - self._memory_now
+        self._looked_at, self._memory_now, self._of_all = now, memory, of_all
         error = self._error()
         if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
             return None
@@ -365,7 +368,7 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     _settle(thread, budget)
                     # A library may have made another error of it, and somebody may have handled it.
                     if not budget.raised:
-                        reported = _told_of(error, allowances)
+                        reported = _error_for_caller(error, allowances)
                         if reported is None:
                             raise
                         raise reported from error
@@ -380,7 +383,7 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorated
 
 
-def _told_of(error: BaseException, allowances: Sequence[Allowance]) -> TapeError | None:
+def _error_for_caller(error: BaseException, allowances: Sequence[Allowance]) -> TapeError | None:
     """The error of a tape that is the cause of one of another kind; None if no tape is."""
     if isinstance(error, TapeError) or not allowances:
         return None
@@ -554,7 +557,7 @@ def most_bytes() -> int:
     return max(_BYTES, int(machine * _OF_THE_MACHINE))
 
 
-def _held() -> int:
+def _memory_now() -> int:
     """Bytes of memory that are the process's own; files that are mapped are not."""
     try:
         with open("/proc/self/statm", "rb") as file:

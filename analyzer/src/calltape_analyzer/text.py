@@ -310,14 +310,14 @@ def table_lines(
     columns = list(zip(head, *shown, strict=True))
     if width is None:
         widths = [min(max(map(cells_of, column)), _MAX_WIDTH) for column in columns]
-        return [_beside(head, widths)], [_beside(row, widths) for row in shown]
+        return [_cells_in_row(head, widths)], [_cells_in_row(row, widths) for row in shown]
     fitted = _widths(columns, width)
     if fitted is None:
         return [], [line for row in shown for line in _block(head, row, width)]
     return _folded(head, fitted), [line for row in shown for line in _folded(row, fitted)]
 
 
-def _beside(cells: Iterable[str], widths: Sequence[int]) -> str:
+def _cells_in_row(cells: Iterable[str], widths: Sequence[int]) -> str:
     padded = (
         f"{cell}{' ' * (most - cells_of(cell))}" for cell, most in zip(cells, widths, strict=True)
     )
@@ -327,7 +327,7 @@ def _beside(cells: Iterable[str], widths: Sequence[int]) -> str:
 def _folded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     """A row in as many lines as its longest cell needs."""
     cells = (wrapped(cell, most) for cell, most in zip(row, widths, strict=True))
-    return [_beside(line, widths) for line in zip_longest(*cells, fillvalue="")]
+    return [_cells_in_row(line, widths) for line in zip_longest(*cells, fillvalue="")]
 
 
 def _block(head: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:

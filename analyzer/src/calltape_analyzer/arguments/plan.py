@@ -61,7 +61,7 @@ __all__ = [
     "template_of_result",
 ]
 
-_OTHER = re.compile("[^0-9A-Za-z]")
+_NOT_IN_IDENTIFIERS = re.compile("[^0-9A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _is_parameter(name: str) -> bool:
 
 def identifier(text: str) -> str:
     """A Python identifier that reads like the text."""
-    name = _OTHER.sub("_", text)
+    name = _NOT_IN_IDENTIFIERS.sub("_", text)
     return name if _is_parameter(name) else f"_{name}"
 
 

@@ -148,7 +148,9 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     sizings: list[Sizing] = []
     for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
         values = values_at(variant, r)
-        for sizing in _moved(variant, r, [_larger(variant, values, step) for step in (1, 2)]):
+        for sizing in _moved_sizings(
+            variant, r, [_larger(variant, values, step) for step in (1, 2)]
+        ):
             if sizing.values not in recorded:
                 recorded.add(sizing.values)
                 sizings.append(sizing)
@@ -164,8 +166,10 @@ def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
     row = _smallest(variant)
     values = values_at(variant, row)
     units = {i: s.unit for i, s in _free(variant) if s.unit > 1 and values[i] > 0}
-    part_way = _moved(variant, row, ({i: values[i] + _part(unit)} for i, unit in units.items()))
-    next_to = _moved(variant, row, ({i: values[i] + 1} for i in units))
+    part_way = _moved_sizings(
+        variant, row, ({i: values[i] + _part(unit)} for i, unit in units.items())
+    )
+    next_to = _moved_sizings(variant, row, ({i: values[i] + 1} for i in units))
     return list(dict.fromkeys(part_way[:count] + next_to[:count]))
 
 
@@ -198,8 +202,8 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     row = _smallest(variant)
     values = values_at(variant, row)
     ones = {i: 1 for i, _ in _free(variant) if values[i] > 1}
-    alone = _moved(variant, row, ({i: 1} for i in ones))
-    together = _moved(variant, row, [ones] if len(ones) > 1 else [])
+    alone = _moved_sizings(variant, row, ({i: 1} for i in ones))
+    together = _moved_sizings(variant, row, [ones] if len(ones) > 1 else [])
     alone, together = ([s for s in of if s.values not in recorded] for of in (alone, together))
     return alone[:count] + together
 
@@ -207,7 +211,7 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
 def sizings_with_zero(variant: VariantFacts) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 0, and those that follow from it."""
     zeros = ({i: 0} for i, symbol in _free(variant) if 0 not in symbol.values)
-    return _moved(variant, _smallest(variant), zeros)
+    return _moved_sizings(variant, _smallest(variant), zeros)
 
 
 def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -219,7 +223,7 @@ def sizings_below(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes below the recorded ones: one symbol at half its smallest value, the others small. They
     cost less than a recorded call."""
     halves = ((i, min(s.values) // _BEYOND // s.unit * s.unit) for i, s in _free(variant))
-    return _moved(variant, _smallest(variant), ({i: n} for i, n in halves if n > 1))[:count]
+    return _moved_sizings(variant, _smallest(variant), ({i: n} for i, n in halves if n > 1))[:count]
 
 
 def sizings_far(variant: VariantFacts) -> list[Sizing]:
@@ -235,7 +239,7 @@ def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> li
         if max(symbol.values) > 0:
             # A tensor without elements has nothing to repeat.
             row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
-            sizings += _moved(variant, row, [{i: factor * max(symbol.values)}])
+            sizings += _moved_sizings(variant, row, [{i: factor * max(symbol.values)}])
     return [sizing for sizing in sizings if elements_at(variant, sizing) <= elements]
 
 
@@ -260,7 +264,7 @@ def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Siz
     sizings: list[Sizing] = []
     for center in centers:
         larger = [_larger(variant, center.values, step) for step in (1, 2)]
-        sizings += _moved(variant, center.row, larger, center.values)
+        sizings += _moved_sizings(variant, center.row, larger, center.values)
     return sizings
 
 
@@ -269,7 +273,7 @@ def _free(variant: VariantFacts) -> list[tuple[int, Symbol]]:
     return [(i, symbol) for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
 
 
-def _moved(
+def _moved_sizings(
     variant: VariantFacts,
     row: int,
     choices: Iterable[Mapping[int, int]],

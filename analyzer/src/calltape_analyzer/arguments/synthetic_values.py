@@ -125,11 +125,11 @@ def tiled(
     plain = plain.contiguous()
     moving = torch.float64, torch.float32, torch.float16, torch.bfloat16
     if tensor.dtype in moving and plain.numel() > tensor.numel():
-        plain = _moved(plain, tensor.shape, f"{seed}{salt}")
+        plain = _with_marked_corner(plain, tensor.shape, f"{seed}{salt}")
     return as_before(plain, tensor)
 
 
-def _moved(plain: torch.Tensor, strides: Sequence[int], seed: str) -> torch.Tensor:
+def _with_marked_corner(plain: torch.Tensor, strides: Sequence[int], seed: str) -> torch.Tensor:
     """Moves what is beyond the tensor's own elements, which are the first along each axis. Whole
     numbers stay: they may be a mask, or the numbers of pictures."""
     import torch

@@ -123,7 +123,7 @@ _DTYPES = _UNSIGNED | {"bool", "uint8", "int8", "int16", "int32", "int64"}
 _Sizes = Sequence[int]
 
 
-class _Seen(NamedTuple):
+class _Example(NamedTuple):
     """A tensor of one recorded call, and the value of each symbol in that call."""
 
     tensor: torch.Tensor
@@ -179,7 +179,7 @@ def value_rules(
         TapeError: the tape is closed.
     """
     numbers = [number for number in range(len(variant.group.facts)) if _may_have(variant, number)]
-    examples: dict[int, list[_Seen]] = {number: [] for number in numbers}
+    examples: dict[int, list[_Example]] = {number: [] for number in numbers}
     for call, sizes in _calls(variant, find, sorter) if numbers else ():
         for number in numbers:
             try:
@@ -191,7 +191,7 @@ def value_rules(
             if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
                 continue
             if 0 < tensor.numel() <= _MAX_ELEMENTS and tensor.dim():
-                examples[number].append(_Seen(_wide(tensor.detach()), sizes))
+                examples[number].append(_Example(_wide(tensor.detach()), sizes))
     rules = {number: _rule(of_tensor) for number, of_tensor in examples.items() if of_tensor}
     return {number: rule for number, rule in rules.items() if rule is not None}
 
@@ -227,7 +227,7 @@ def _calls(
             yield call, [symbol.values[row] for symbol in variant.symbols]
 
 
-def _rule(examples: Sequence[_Seen]) -> ValueRule | None:
+def _rule(examples: Sequence[_Example]) -> ValueRule | None:
     if examples[0].tensor.is_floating_point():
         return _index_column(examples)
     for detect in (_mask, _segments, _offsets, _permutation, _consecutive, _lengths, _indices):
@@ -238,7 +238,7 @@ def _rule(examples: Sequence[_Seen]) -> ValueRule | None:
 
 
 def _symbols_where(
-    examples: Sequence[_Seen], size_of: Callable[[torch.Tensor], int | None], distinct: int = 1
+    examples: Sequence[_Example], size_of: Callable[[torch.Tensor], int | None], distinct: int = 1
 ) -> list[int]:
     """The symbols that were always equal to a number that each tensor gives, if that had so many
     distinct values."""
@@ -255,11 +255,11 @@ def _is_sorted(tensor: torch.Tensor) -> bool:
     return bool((tensor[..., 1:] >= tensor[..., :-1]).all())
 
 
-def _is_of_bits(examples: Sequence[_Seen]) -> bool:
+def _is_of_bits(examples: Sequence[_Example]) -> bool:
     return all(bool(((example.tensor == 0) | (example.tensor == 1)).all()) for example in examples)
 
 
-def _mask(examples: Sequence[_Seen]) -> ValueRule | None:
+def _mask(examples: Sequence[_Example]) -> ValueRule | None:
     """One 1 per row; or ones and then zeros, or zeros and then ones, as padding gives them."""
     if not _is_of_bits(examples):
         return None
@@ -291,7 +291,7 @@ def _prefix(tensor: torch.Tensor, shape: _Sizes, _new: int) -> torch.Tensor:
     return (torch.arange(shape[-1]) < counts).long()
 
 
-def _segments(examples: Sequence[_Seen]) -> ValueRule | None:
+def _segments(examples: Sequence[_Example]) -> ValueRule | None:
     """The number of the segment of each element: 0, 0, 1, 1, 1, 2."""
     tensors = [example.tensor.long() for example in examples]
     if any(t.dim() != 1 or int(t[0]) for t in tensors) or not any(int(t[-1]) for t in tensors):
@@ -311,7 +311,7 @@ def _segments(examples: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("segments", make, counted[0] if counted else None)
 
 
-def _offsets(examples: Sequence[_Seen]) -> ValueRule | None:
+def _offsets(examples: Sequence[_Example]) -> ValueRule | None:
     """Where sequences begin that lie one after another; the last may be where they end."""
     tensors = [example.tensor.long() for example in examples]
     if any(t.dim() != 1 or int(t[0]) or not _is_sorted(t) for t in tensors):
@@ -338,7 +338,7 @@ def _offsets(examples: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("offsets", make, symbol)
 
 
-def _permutation(examples: Sequence[_Seen]) -> ValueRule | None:
+def _permutation(examples: Sequence[_Example]) -> ValueRule | None:
     import torch
 
     tensors = [example.tensor.long() for example in examples]
@@ -353,7 +353,7 @@ def _permutation(examples: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("permutation", make)
 
 
-def _consecutive(examples: Sequence[_Seen]) -> ValueRule | None:
+def _consecutive(examples: Sequence[_Example]) -> ValueRule | None:
     """Numbers that follow each other in each row, such as positions. They begin at one number in
     all calls, or at a size: that of the past."""
     tensors = [example.tensor.long() for example in examples]
@@ -382,7 +382,7 @@ def _first(tensor: torch.Tensor) -> int | None:
     return int(firsts[0]) if bool((firsts == firsts[0]).all()) else None
 
 
-def _lengths(examples: Sequence[_Seen]) -> ValueRule | None:
+def _lengths(examples: Sequence[_Example]) -> ValueRule | None:
     """Lengths of sequences that were padded to the longest, or that lie one after another."""
     if any(
         example.tensor.dim() != 1 or bool((example.tensor.long() < 0).any()) for example in examples
@@ -408,7 +408,7 @@ def _lengths(examples: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("lengths", make, (total or longest)[0])
 
 
-def _indices(examples: Sequence[_Seen]) -> ValueRule | None:
+def _indices(examples: Sequence[_Example]) -> ValueRule | None:
     """Numbers below a size, such as the nodes of edges; in order, if they always were."""
     bound = _bound(examples)
     tensors = [example.tensor.long() for example in examples]
@@ -428,7 +428,7 @@ def _indices(examples: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("sorted" if in_order else "indices", make, bound)
 
 
-def _index_column(examples: Sequence[_Seen]) -> ValueRule | None:
+def _index_column(examples: Sequence[_Example]) -> ValueRule | None:
     """Whole numbers below a size in one column of a table of floats: the picture of each box.
     Pictures of fewer than these would leave boxes that point beyond the batch."""
     whole = [
@@ -456,14 +456,14 @@ def _index_column(examples: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("index column", make, bound, needs_one=True)
 
 
-def _bound(examples: Sequence[_Seen]) -> int | None:
+def _bound(examples: Sequence[_Example]) -> int | None:
     """The symbol that all values are below, the nearest one if they are below several."""
     if _is_of_bits(examples):
         return None  # a mask
     return _nearest_above(examples)
 
 
-def _nearest_above(examples: Sequence[_Seen]) -> int | None:
+def _nearest_above(examples: Sequence[_Example]) -> int | None:
     slack: dict[int, int] = {}
     for symbol in range(len(examples[0].sizes)):
         distances = [example.sizes[symbol] - 1 - int(example.tensor.max()) for example in examples]

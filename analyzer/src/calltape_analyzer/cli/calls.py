@@ -252,9 +252,11 @@ def show(
         if json:
             outputs = None
             if record.outputs is not None:
-                outputs = _document(_Shown(call_found, "outputs"), [_of_outputs(record.outputs)])
+                outputs = _document(
+                    _ShownSide(call_found, "outputs"), [_of_outputs(record.outputs)]
+                )
             inputs = _document(
-                _Shown(call_found, "inputs"), _arguments(record.inputs, tape.signature)
+                _ShownSide(call_found, "inputs"), _arguments(record.inputs, tape.signature)
             )
             summary = _summary(tape, call_found, record)
             print_json({**summary, "inputs": inputs, "outputs": outputs})
@@ -266,7 +268,7 @@ def _of_outputs(tree: Tree) -> tuple[str, Node]:
     return "outputs", tree.spec().root
 
 
-def _document(shown: _Shown, nodes: Sequence[tuple[str, Node]]) -> dict[str, Any]:
+def _document(shown: _ShownSide, nodes: Sequence[tuple[str, Node]]) -> dict[str, Any]:
     """A tree as it stands in the spec, its leaves and scalars in place."""
     tensors, scalars = unreferenced(shown.tree)
     document: dict[str, Any] = {
@@ -277,7 +279,7 @@ def _document(shown: _Shown, nodes: Sequence[tuple[str, Node]]) -> dict[str, Any
     return document
 
 
-def _node_document(name: str, node: Any, shown: _Shown) -> dict[str, Any]:
+def _node_document(name: str, node: Any, shown: _ShownSide) -> dict[str, Any]:
     document: dict[str, Any] = {"name": name}
     document |= {
         field: value
@@ -307,7 +309,7 @@ def _print_call(tape: Tape, call: Call) -> None:
     if context is not None:
         line("called in", context)
     sides: tuple[Side, ...] = ("inputs",) if record.outputs is None else ("inputs", "outputs")
-    shown = {side: _Shown(call, side) for side in sides}
+    shown = {side: _ShownSide(call, side) for side in sides}
     facts = [leaf for side_shown in shown.values() for leaf in side_shown.facts]
     if facts and all(leaf.missing == "policy" for leaf in facts):
         line("tensors have no values on the tape, only shapes")
@@ -349,7 +351,7 @@ def _print_error(error: ModelError) -> None:
         line(f"  ({counted(cut, 'more character')}, with --json)")
 
 
-class _Shown:
+class _ShownSide:
     """One side of a call with what is known of its leaves, decoded once.
 
     Attributes:
@@ -386,7 +388,7 @@ class _Shown:
             return None
 
 
-def _print_node(name: str, node: Any, shown: _Shown, depth: int) -> None:
+def _print_node(name: str, node: Any, shown: _ShownSide, depth: int) -> None:
     label = f"{'  ' * depth}{name}:"
     children = _children(name, node)
     if not children:
@@ -421,7 +423,7 @@ def _ending(name: str) -> str:
     return name if len(name) <= MOST_NAME else f"…{name[1 - MOST_NAME :]}"
 
 
-def _facts(node: Any, shown: _Shown) -> str:
+def _facts(node: Any, shown: _ShownSide) -> str:
     """The elements of a small tensor, what is unusual about it, and the reason of a placeholder."""
     if node.kind == "opaque":
         return "" if node.of is not None else f"# {node.type}: {node.reason}"

@@ -113,14 +113,14 @@ def info(
         raise typer.BadParameter("--json and --markdown exclude each other; pass one of them")
     part = Part(target=target)
     try:
-        _tell(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
+        _print_info(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
     except TargetsError:
         if markdown or part != Part():
             raise
         print_recordings(paths, scan=scan, json=json)
 
 
-def _tell(
+def _print_info(
     paths: list[str], part: Part, *, scan: bool, quick: bool, json: bool, markdown: bool
 ) -> None:
     with opened_tape(paths, part, scan=scan or None) as tape:

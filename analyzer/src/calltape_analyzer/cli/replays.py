@@ -191,12 +191,12 @@ def replay(
         for name, value in unused.items():
             if value is not None and value is not False:
                 raise typer.BadParameter(f"{name} has no effect with --dry-run, which runs nothing")
-        paths, model_words = _asked(words, None)
+        paths, model_words = _tapes_and_model(words, None)
         assert model_words is not None
         _check(paths, model_words, part, trust=trust, classes=classes, json=json)
         return
     with judged(bisect) as judgement:
-        paths, model_words = _asked(words, model)
+        paths, model_words = _tapes_and_model(words, model)
         if slower_than is not None:
             from calltape_analyzer.comparison.judging import TimeBound
 
@@ -252,7 +252,7 @@ def _check(
             raise typer.Exit(FAILURE)
 
 
-def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:
+def _tapes_and_model(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:
     """The tapes, and what their calls are run through; None for the model.
 
     Raises:

@@ -36,7 +36,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["survey"]
 
-_MOST = 3
+_MAX_NAMED = 3
 
 
 @command
@@ -116,7 +116,7 @@ def survey(
 def _print(summary: TargetSurvey) -> None:
     facts = _facts(summary)
     files = f"{counted(summary.files, 'file')} of {counted(summary.recordings, 'recording')}"
-    copies = f"{len(summary.copies):,}, counted once: {some_of(summary.copies, _MOST)}"
+    copies = f"{len(summary.copies):,}, counted once: {some_of(summary.copies, _MAX_NAMED)}"
     derived = "made of recordings that are also here: some calls may count twice"
     ranks = (
         f"{counted(len(summary.other_ranks), 'file')} of other ranks ignored: a step counts once"
@@ -128,12 +128,12 @@ def _print(summary: TargetSurvey) -> None:
         ("copies", copies if summary.copies else None),
         (
             "twice",
-            f"{some_of(summary.made_of_others, _MOST)}, {derived}"
+            f"{some_of(summary.made_of_others, _MAX_NAMED)}, {derived}"
             if summary.made_of_others
             else None,
         ),
         ("ranks", ranks if summary.other_ranks else None),
-        ("hosts", some_of(summary.hosts, _MOST) if summary.hosts else None),
+        ("hosts", some_of(summary.hosts, _MAX_NAMED) if summary.hosts else None),
         (
             "time",
             None if summary.span_ns is None else " to ".join(map(time_text, summary.span_ns)),

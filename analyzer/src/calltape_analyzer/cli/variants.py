@@ -154,7 +154,7 @@ def explain(
     """
     from calltape_analyzer.explaining import explain as explained_subject
 
-    paths, argument, axis = _asked(words)
+    paths, argument, axis = _tapes_and_subject(words)
     with opened_tape(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
         chosen = wanted_variants(tape, variant)
         if argument is None:
@@ -196,7 +196,7 @@ def _print_symbols(variants: Sequence[Variant]) -> None:
         table((*SYMBOLS, "dimensions"), rows)
 
 
-def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
+def _tapes_and_subject(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
     """The tapes, the argument and the dimension: words of which only the last may be a number.
 
     Raises:

@@ -113,7 +113,7 @@ class Distances(NamedTuple):
     elements: tuple[ElementDifference, ...] = ()
 
 
-class _Found(NamedTuple):
+class _LeafResult(NamedTuple):
     """What came of one leaf: what differs, if anything does, and how far it is off."""
 
     difference: LeafDifference | None = None
@@ -121,7 +121,7 @@ class _Found(NamedTuple):
     has_value: bool = True
 
 
-_WITHOUT_VALUE = _Found(has_value=False)
+_WITHOUT_VALUE = _LeafResult(has_value=False)
 
 
 def leaves_of(value: Any) -> dict[str, Any]:
@@ -177,17 +177,17 @@ def compared(
         )
         other_outputs = OtherOutputs(missing, unexpected)
         return Verdict(error=other_outputs, against=against, max_abs=math.inf, max_rel=math.inf)
-    results: dict[str, _Found] = {}
+    results: dict[str, _LeafResult] = {}
     for path, leaf in expected_leaves.items():
         if path in by_form:
             forms = _form(leaf), _form(got_leaves[path])
-            results[path] = _Found() if forms[0] == forms[1] else _other(path, *forms)
+            results[path] = _LeafResult() if forms[0] == forms[1] else _other_kind(path, *forms)
         else:
             results[path] = _leaf(path, leaf, got_leaves[path], tolerances)
     for path, leaf in hidden.items():  # only their types are on the tape
         name, now = leaf.type_name.rpartition(":")[2], type(got.get(path)).__name__
         is_same = name not in _SCALARS or name == now
-        results[path] = _Found() if is_same else _other(path, f"a {name}", f"a {now}")
+        results[path] = _LeafResult() if is_same else _other_kind(path, f"a {name}", f"a {now}")
     parts = [Incomparable.of(path, value) for path, value in unknown.items()]
     parts += [Incomparable(output_path(p)) for p, result in results.items() if not result.has_value]
     differing = [result.difference for result in results.values() if result.difference]
@@ -232,12 +232,12 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _other(path: str, recorded: str, got: str, compared: int = 0) -> _Found:
+def _other_kind(path: str, recorded: str, got: str, compared: int = 0) -> _LeafResult:
     apart = Distances(math.inf, math.inf, compared=compared)
-    return _Found(LeafDifference(output_path(path), recorded, got), apart)
+    return _LeafResult(LeafDifference(output_path(path), recorded, got), apart)
 
 
-def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
+def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _LeafResult:
     import torch
 
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
@@ -263,23 +263,23 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
         both_nan = False
         is_close = type(expected) is type(got) and bool(expected == got)
     if is_close:
-        return _Found(apart=Distances(compared=0 if both_nan else 1))
-    return _other(path, _shown_value(expected), _shown_value(got), 1)
+        return _LeafResult(apart=Distances(compared=0 if both_nan else 1))
+    return _other_kind(path, _shown_value(expected), _shown_value(got), 1)
 
 
 def _shown_value(value: Any) -> str:
     return f"{value.kind} {value.name:.60}" if isinstance(value, Constant) else f"{value!r:.60}"
 
 
-def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
+def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _LeafResult:
     is_meta = "meta" in (expected.device.type, got.device.type)
     same_layout = is_meta or expected.layout == got.layout
     if (expected.shape, expected.dtype) != (got.shape, got.dtype) or not same_layout:
-        return _other(path, _form(expected), _form(got), 1)
+        return _other_kind(path, _form(expected), _form(got), 1)
     if is_meta:
         return _WITHOUT_VALUE
     if expected.numel() == 0:
-        return _Found()  # it has only a dtype and a shape
+        return _LeafResult()  # it has only a dtype and a shape
     apart = distances(expected, got, tolerances.of(_dtype(expected)))
     difference = LeafDifference(
         output_path(path),
@@ -289,7 +289,7 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Fou
         max_rel=apart.max_rel,
         elements=apart.elements,
     )
-    return _Found(difference if apart.differing else None, apart)
+    return _LeafResult(difference if apart.differing else None, apart)
 
 
 def paths_without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
@@ -393,7 +393,7 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
     tensor_on_cpu = partial(torch.tensor, device="cpu")  # a model may have set another device
     total, start = Distances(), 0
     for part, other_part in _flat_parts(expected, got):
-        part_distances, beyond = _apart(part, other_part, bounds)
+        part_distances, beyond = _distances_of_part(part, other_part, bounds)
         elements = tuple(
             ElementDifference(
                 tuple(map(int, torch.unravel_index(tensor_on_cpu(start + place), expected.shape))),
@@ -430,7 +430,9 @@ def _flat_parts(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:
         yield part.cpu().to(wide), other_part.cpu().to(wide)
 
 
-def _apart(expected: Any, got: Any, bounds: tuple[float, float]) -> tuple[Distances, Any]:
+def _distances_of_part(
+    expected: Any, got: Any, bounds: tuple[float, float]
+) -> tuple[Distances, Any]:
     """How far flat tensors are apart, and the places of the elements that differ."""
     import torch
 

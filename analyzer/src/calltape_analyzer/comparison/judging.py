@@ -360,7 +360,7 @@ def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
     """How an exception differs from the recorded one: in its class, or in its message if that is on
     the tape; None if it does not. Memory addresses in the message may differ."""
     if not _same_class(recorded, error):
-        return OtherException(recorded.type, failure_of(error), _is_known(recorded.type))
+        return OtherException(recorded.type, failure_of(error), _is_known_class(recorded.type))
     if not has_message(recorded):
         return None
     recorded_text, raised_text = (
@@ -377,7 +377,7 @@ def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
     return LeafDifference(f"the message of {name}", was, now)
 
 
-def _is_known(name: str) -> bool:
+def _is_known_class(name: str) -> bool:
     module, _, qualified = name.partition(":")
     known_class: Any = sys.modules.get(module)
     for part in qualified.split("."):

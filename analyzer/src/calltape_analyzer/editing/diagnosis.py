@@ -314,7 +314,7 @@ def _of_contents(contents: Contents) -> Iterator[Symptom]:
         calls = counted(sum(contents.outputs_missing.values()), "call")
         yield _note(
             "outputs_missing",
-            f"{calls} without some or all outputs ({_shown(contents.outputs_missing)})",
+            f"{calls} without some or all outputs ({_shown_calls(contents.outputs_missing)})",
             advice_on_outputs(contents.outputs_missing),
         )
     if contents.omitted_tensors:
@@ -360,7 +360,7 @@ def _of_missing_values(contents: Contents) -> Iterator[Symptom]:
     if classes:
         yield _warning(
             "classes_not_stored",
-            "objects of unknown classes were not stored: " + _shown(classes),
+            "objects of unknown classes were not stored: " + _shown_calls(classes),
             f"{_PLACEHOLDER}; register the class with torch.utils._pytree.register_pytree_node "
             "(docs/classes.md), or pass the tensors of the object to the model, and record again",
         )
@@ -388,11 +388,11 @@ def _of_missing_values(contents: Contents) -> Iterator[Symptom]:
 
 def _by_reason(missing: Mapping[str, Iterable[str]]) -> str:
     """``layout sparse_coo: adjacency; ...``."""
-    parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in missing.items()]
+    parts = [f"{printable(reason)}: {_shown_calls(places)}" for reason, places in missing.items()]
     return some_of(parts, _MAX_NAMED, "; ")
 
 
-def _shown(words: Iterable[str]) -> str:
+def _shown_calls(words: Iterable[str]) -> str:
     return some_of([printable(word) for word in words], _MAX_NAMED)
 
 

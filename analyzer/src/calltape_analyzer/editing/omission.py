@@ -78,7 +78,7 @@ class Omission(Rewrite):
                 continue
             make = partial(self._omitted_from, tree.spec(), "" if side == "inputs" else side)
             omitted = self._omitted.once((tree.structure, side), make, len(tree.structure))
-            changed = _without(tree, omitted, call, side)
+            changed = _without_leaves(tree, omitted, call, side)
             stored = {leaf.key for leaf in changed.facts()} - values.keys()
             for number, leaf in enumerate(tree.facts()):
                 if leaf.key is not None and leaf.key in stored:
@@ -139,7 +139,7 @@ class _Omitted(NamedTuple):
     scalars: dict[int, str]
 
 
-def _without(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
+def _without_leaves(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
     changes: dict[str, Any] = {}
     spec, scalars = omitted.spec, omitted.scalars
 

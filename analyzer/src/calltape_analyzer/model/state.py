@@ -66,9 +66,9 @@ class Attributes:
         self._prefix = prefix
         self._part = part
         self._hooks = _hooks(part)
-        self._is_own = _is_own(type(part))
+        self._is_own_attribute = _is_own_attribute(type(part))
         self._is_of_transformers = type(part).__module__.startswith("transformers.")
-        self._before = self._now()
+        self._before = self._attributes_now()
         self._restored = {n: value for n, value in self._before.items() if self._is_kept(value)}
         compound = [(n, v) for n, v in self._before.items() if type(v) not in _IS_SIMPLE]
         self._inside = {
@@ -89,7 +89,7 @@ class Attributes:
         transformers' classes, what is in their containers and objects."""
         if _hooks(self._part) != self._hooks:
             return True
-        now = self._now()
+        now = self._attributes_now()
         changed = [name for name in {*now, *self._before} if self._differs(name, now)]
         if any(not _is_plain_value(d.get(n)) for n in changed for d in (self._before, now)):
             return True
@@ -118,7 +118,7 @@ class Attributes:
             if len(elements) != len(before) or not all(map(same, before, elements)):
                 changed[name] = container
             _fill(container, before)
-        now = self._now()
+        now = self._attributes_now()
         if self._is_of_transformers:
             # Nothing but tensors and numbers may have changed; also marks and texts, if nothing
             # else did that they may be about. Swin keeps the size of its windows, which gets
@@ -133,7 +133,7 @@ class Attributes:
             if name not in now or not same(value, now[name]):
                 changed[self._named(name)] = value
             vars(self._part)[name] = value
-        removes = self._is_own or self._is_of_transformers
+        removes = self._is_own_attribute or self._is_of_transformers
         for name in now.keys() - self._before.keys() if removes else ():
             if self._is_kept(now[name]):
                 changed[self._named(name)] = None
@@ -143,7 +143,7 @@ class Attributes:
     def _differs(self, name: str, now: dict[str, Any]) -> bool:
         return name not in now or name not in self._before or now[name] is not self._before[name]
 
-    def _now(self) -> dict[str, Any]:
+    def _attributes_now(self) -> dict[str, Any]:
         attributes = vars(self._part)
         return {name: value for name, value in attributes.items() if name not in _OF_EVERY_MODULE}
 
@@ -157,7 +157,9 @@ class Attributes:
             return _is_plain_value(value)
         if isinstance(value, _PLAIN):
             return True
-        return self._is_own and (isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value))
+        return self._is_own_attribute and (
+            isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value)
+        )
 
     def _remember(self, name: str, value: Any, depth: int) -> None:
         """Remembers the elements of a value, and the tensors in it."""
@@ -242,7 +244,7 @@ def _is_of_library(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in _LIBRARIES - {"__main__"}
 
 
-def _is_own(cls: type) -> bool:
+def _is_own_attribute(cls: type) -> bool:
     if _is_of_library(cls):
         return False
     return not any(base.__module__.startswith("transformers.") for base in cls.__mro__)

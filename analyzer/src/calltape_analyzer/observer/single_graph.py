@@ -48,7 +48,7 @@ __all__ = ["SingleGraph", "dynamic_dimensions"]
 Row: TypeAlias = "list[tuple[Argument, int] | None]"
 """Per slot the argument of a call and the number of the tensor in it; None for a gap."""
 
-_APART = (
+_KEPT_APART = (
     "record the two variants on tapes of their own; or, if the model does without the input, "
     "leave it out with remove_inputs"
 )
@@ -112,7 +112,7 @@ class SingleGraph:
                 raise InferenceError(
                     f"All calls must pass tensors of the same rank: {slot.name}{slot.path} is "
                     f"{list(first_shape)} in {before} and {list(shape)} in {call}",
-                    advice=_APART,
+                    advice=_KEPT_APART,
                 )
             slot.shapes.append(shape)
             slot.last = slot_value or slot.last
@@ -166,11 +166,12 @@ class SingleGraph:
             ]
         if differ or call.constants != self._best.constants:
             shown = [
-                f"{_shown(values)} in {call_of_values}" for values, call_of_values in constants
+                f"{_constants_text(values)} in {call_of_values}"
+                for values, call_of_values in constants
             ]
             raise InferenceError(
                 f"Two calls were made with different constant values, {' and '.join(shown)}",
-                advice=_APART,
+                advice=_KEPT_APART,
             )
 
     def _check_structure(self, call: StoredCall) -> None:
@@ -200,11 +201,11 @@ class SingleGraph:
                     f"{what} has {counted(len(argument.slots), 'tensor')} in {call} but previously "
                     f"got {counted(len(reference.slots), 'tensor')} in {source}; inference is "
                     f"impossible in that case",
-                    advice=_APART,
+                    advice=_KEPT_APART,
                 )
             elif mapping_keys(argument.form) != mapping_keys(reference.form):
                 raise InferenceError(
-                    f"{what} has other keys in {call} than in {source}", advice=_APART
+                    f"{what} has other keys in {call} than in {source}", advice=_KEPT_APART
                 )
 
     def _row(self, call: StoredCall) -> Row:
@@ -385,7 +386,11 @@ class SingleGraph:
             if not has_gap and passed is None:
                 # Constants, and containers that are empty in every call.
                 yield reference.value({})
-            elif not has_gap and passed is not None and _alike(passed.form, reference.form):
+            elif (
+                not has_gap
+                and passed is not None
+                and _have_one_structure(passed.form, reference.form)
+            ):
                 yield passed.value(shared)
             else:
                 filled = self._filled(slot_values, shared, start)
@@ -417,7 +422,7 @@ def _read(argument: Argument, leaf: int, shared: dict[int, Any]) -> Any:
     return shared[leaf]
 
 
-def _shown(constants: Mapping[str, Any]) -> str:
+def _constants_text(constants: Mapping[str, Any]) -> str:
     """Constants for people; a text that does not look like a name is not shown."""
     return f"{{{', '.join(f'{name!r}: {shown_constant(v)}' for name, v in constants.items())}}}"
 
@@ -463,7 +468,7 @@ def _leaves(argument: Argument | None, reference: Argument) -> Row:
     return [leaf(slot) for slot in slots]
 
 
-def _alike(first: FlatTree, second: FlatTree) -> bool:
+def _have_one_structure(first: FlatTree, second: FlatTree) -> bool:
     """Whether two forms nest in the same way. Keys of a dict may stand in any order."""
     if first.kind != second.kind or len(first.children) != len(second.children):
         return False
@@ -473,7 +478,7 @@ def _alike(first: FlatTree, second: FlatTree) -> bool:
         if set(children) != set(second.keys):
             return False
         pairs = ((children[k], c) for k, c in zip(second.keys, second.children, strict=True))  # type: ignore[assignment]
-    return all(_alike(a, b) for a, b in pairs)
+    return all(_have_one_structure(a, b) for a, b in pairs)
 
 
 Dimension: TypeAlias = "tuple[int, int]"

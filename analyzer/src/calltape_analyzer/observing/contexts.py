@@ -24,7 +24,7 @@ CONTEXT = "(context)"
 Mode = Literal["grad", "inference", "training"]
 FLOAT = "float32"
 """The default dtype of torch, if nobody has set another."""
-_MOST = 5
+_MAX_NAMED = 5
 _KINDS = frozenset({"cpu", "cuda", "xpu", "mps"})
 """Where a call without tensors may run."""
 
@@ -136,7 +136,7 @@ class Context:
         words = [self.autocast_in_words()] if self.effective_autocast or self.modes else []
         if self.dtype != (FLOAT if other is None else other.dtype):
             words.append(self.dtype_in_words())
-        return some_of(words, _MOST) or "no autocast"
+        return some_of(words, _MAX_NAMED) or "no autocast"
 
     def autocast_in_words(self) -> str:
         """Autocast, and the modes that the model asks for: ``no autocast``."""
@@ -147,7 +147,7 @@ class Context:
             words.append("inference mode" if self.inference else "no inference mode")
         if "training" in self.modes:
             words.append("training mode" if self.training else "evaluation mode")
-        return some_of(words, _MOST) or "no autocast"
+        return some_of(words, _MAX_NAMED) or "no autocast"
 
     def dtype_in_words(self) -> str:
         """``default dtype float64``."""

@@ -225,7 +225,7 @@ def _unlike(path: str, recorded: Node, given: Node, value: Value) -> str | None:
         given: of a call.
         value: of its scalars.
     """
-    ours, theirs = _kind_of(recorded), _shown(given, value)
+    ours, theirs = _kind_of(recorded), _value_text(given, value)
     if type(recorded) is not type(given) or ours != _kind_of(given):
         return f"{path} is {theirs}, not {ours}"
     if isinstance(recorded, DictNode) and isinstance(given, DictNode):
@@ -298,7 +298,7 @@ def _kind_of(node: Node) -> str:
     return f"a {_short(name)}" if is_container else f"an object of {_short(name)}"
 
 
-def _shown(node: Node, value: Value) -> str:
+def _value_text(node: Node, value: Value) -> str:
     return shown_constant(value(node.scalar)) if isinstance(node, ScalarNode) else _kind_of(node)
 
 

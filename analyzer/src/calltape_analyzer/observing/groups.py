@@ -361,14 +361,14 @@ class _Structure:
             self.many |= many
             for i in many:
                 self.values[i] = {None}
-            self.parts = {group.key: group for group in self._without(self.many)}
+            self.parts = {group.key: group for group in self._without_constants(self.many)}
         return self.parts[key.without(self.many)]
 
-    def _without(self, places: frozenset[int]) -> Iterator[Group]:
+    def _without_constants(self, places: frozenset[int]) -> Iterator[Group]:
         groups_by_key: dict[GroupKey, list[Group]] = {}
         for key, group in self.parts.items():
             groups_by_key.setdefault(key.without(places), []).append(group)
-        return (_together(groups, key) for key, groups in groups_by_key.items())
+        return (_merged_groups(groups, key) for key, groups in groups_by_key.items())
 
     @property
     def calls(self) -> int:
@@ -383,10 +383,12 @@ class _Structure:
         some = next(iter(self.parts.values()))
         calls = [part.key.constants for part in self.parts.values()]
         places = set(range(len(some.key.constants)))
-        yield from self._without(frozenset(places - switches_of(calls, places, all_calls)))
+        yield from self._without_constants(
+            frozenset(places - switches_of(calls, places, all_calls))
+        )
 
 
-def _together(groups: list[Group], key: GroupKey) -> Group:
+def _merged_groups(groups: list[Group], key: GroupKey) -> Group:
     """Groups as one. They are merged pair by pair, so that each call is copied a few times only,
     however many groups there are."""
     while len(groups) > 1:

@@ -446,7 +446,7 @@ class _Walk:
             return node.model_copy(update={"length": None}), _constant_key(node, self.renamed)
         return node, _constant_key(node, self.renamed)
 
-    def _below(self, child: Node, path: str, label: Any, **how: Any) -> tuple[Node, Hashable]:
+    def _visit_child(self, child: Node, path: str, label: Any, **how: Any) -> tuple[Node, Hashable]:
         outer = self.is_public
         self.is_public = outer and is_public(str(label))
         child_node = self.visit(child, f"{path}.{label!s}", **how)
@@ -487,7 +487,8 @@ class _Walk:
         self, children: Sequence[Node], path: str, labels: Iterable[Any]
     ) -> tuple[tuple[Node, ...], Hashable]:
         found = [
-            self._below(child, path, label) for label, child in zip(labels, children, strict=True)
+            self._visit_child(child, path, label)
+            for label, child in zip(labels, children, strict=True)
         ]
         return tuple(node for node, _ in found), tuple(key for _, key in found)
 
@@ -502,7 +503,7 @@ class _Walk:
             pairs.sort(key=lambda pair: repr(pair[0]))
         for label, child in pairs:
             private = node.kind == "object" and label.startswith("_")
-            nodes[label], key = self._below(child, path, label, private=private, owner=name)
+            nodes[label], key = self._visit_child(child, path, label, private=private, owner=name)
             # Private flags of a library (transformers' _is_user_defined) have no meaning for a
             # program.
             if not (private and not children_of(child) and not isinstance(child, TensorNode)):

@@ -46,7 +46,7 @@ _GAPS = "with gaps"
 _OVERLAPPING = "overlapping"
 
 
-_KNOWN = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
+_NAMES_BY_ORDER = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
 """The names that torch has for an order of the axes by stride, as in ``torch.memory_format``."""
 
 
@@ -131,7 +131,7 @@ def _order_in_words(strides: Sequence[int], stored_axes: Sequence[int], rank: in
     stored_order = [axis for axis in order if axis in stored_axes]
     if stored_order == sorted(stored_order):
         return None
-    for usual_order, name in _KNOWN.items():
+    for usual_order, name in _NAMES_BY_ORDER.items():
         if len(usual_order) == rank and stored_order == [
             axis for axis in usual_order if axis in stored_axes
         ]:

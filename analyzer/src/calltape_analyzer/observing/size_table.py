@@ -385,25 +385,25 @@ class SizeTable:
         """The value of a column in each row. Equal columns give the same object."""
         self._put_in_order()
         number = self.line(column)
-        return self._once(("values", number), lambda: self._values(self._lines[number]))
+        return self._cached(("values", number), lambda: self._values(self._lines[number]))
 
     def distinct(self, column: Column) -> frozenset[int]:
         """The values that a column had."""
         number = self.line(column)
-        return self._once(("distinct", number), lambda: frozenset(self.values(column)))
+        return self._cached(("distinct", number), lambda: frozenset(self.values(column)))
 
     def span(self, column: Column) -> Span:
         """The smallest and the largest value of a column."""
         values = self.distinct(column)
-        return self._once(("span", self.line(column)), lambda: Span(min(values), max(values)))
+        return self._cached(("span", self.line(column)), lambda: Span(min(values), max(values)))
 
     def sizes(self, column: Column) -> dict[int, Seen]:
         """The calls of each value of a column, in the order of first calls."""
-        return self._once(("sizes", self.line(column)), lambda: self._sizes(column))
+        return self._cached(("sizes", self.line(column)), lambda: self._sizes(column))
 
     def elements(self, row_number: int) -> int:
         """How many elements all tensors of a row have together."""
-        return self._once("elements", lambda: [row.elements for row in self])[row_number]
+        return self._cached("elements", lambda: [row.elements for row in self])[row_number]
 
     def part(self, numbers: Collection[int]) -> SizeTable:
         """The table of some rows, by their distinct numbers."""
@@ -520,7 +520,7 @@ class SizeTable:
             value: Seen(calls[value], self._ref(row_number)) for value, row_number in first.items()
         }
 
-    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
             self._cache[key] = make()
         cached: T = self._cache[key]

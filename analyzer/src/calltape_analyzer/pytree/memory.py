@@ -242,11 +242,15 @@ def place_together(
         if len(members) > 1:
             members.sort(key=lambda i: i not in made_up)
             free = sum(i in made_up for i in members)
-            views = _together([leaves[i] for i in members], [tensors[i] for i in members], free)
+            views = _rebuilt_together(
+                [leaves[i] for i in members], [tensors[i] for i in members], free
+            )
             tensors.update(zip(members, views, strict=False))
 
 
-def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> list[torch.Tensor]:
+def _rebuilt_together(
+    leaves: list[Leaf], tensors: list[torch.Tensor], free: int
+) -> list[torch.Tensor]:
     """The tensors in one memory; nothing if they cannot be there.
 
     Args:
@@ -323,7 +327,7 @@ def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = Fals
             copy_by_id[id(tensor)] = None
             groups[tensor.device, storage_of(tensor)][id(tensor)] = tensor
         else:
-            copy_by_id[id(tensor)] = _moved(contiguous(tensor.detach()), device).requires_grad_(
+            copy_by_id[id(tensor)] = _on_device(contiguous(tensor.detach()), device).requires_grad_(
                 tensor.requires_grad
             )
     for group in groups.values():
@@ -349,7 +353,7 @@ def on_device(tensors: dict[int, Any], numbers: Collection[int], device: Any) ->
     return tensors | dict(zip(numbers, moved, strict=True))
 
 
-def _moved(tensor: torch.Tensor, device: Any) -> torch.Tensor:
+def _on_device(tensor: torch.Tensor, device: Any) -> torch.Tensor:
     return tensor if device is None else tensor.to(device)
 
 
@@ -371,7 +375,7 @@ def _copied(members: list[torch.Tensor], device: Any, from_zero: bool) -> list[t
 
     places = [place_of(member) for member in members]
     if len(members) == 1 and members[0].is_contiguous() and (from_zero or not places[0].offset):
-        return [_moved(contiguous(members[0].detach()), device)]
+        return [_on_device(contiguous(members[0].detach()), device)]
     begin = min((place.offset for place in places if 0 not in place.shape), default=0)
     end = max((place.end for place in places if 0 not in place.shape), default=0)
     if any((place.offset - begin) % place.width for place in places if 0 not in place.shape):

@@ -196,7 +196,7 @@ def placed_nodes(root: Node, path: str = "", named: int = MAX_NODES) -> Iterator
         if even_in_cache is not None:
             placed = placed._replace(is_data=True, in_cache=placed.in_cache and not even_in_cache)
         yield placed
-        stack.extend(reversed(list(_below(placed, named))))
+        stack.extend(reversed(list(_keyed_children(placed, named))))
 
 
 def _data_lists(root: Node, named: int) -> dict[int, bool]:
@@ -241,7 +241,7 @@ def _count_list(node: Node, children: Sequence[Node], lists: dict[int, bool]) ->
     return plain, named
 
 
-def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
+def _keyed_children(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
     at, node = placed.path, placed.node
     in_list = placed.in_list or placed.is_data
     in_cache = placed.in_cache or (isinstance(node, FieldsNode) and is_cache_part(node))
@@ -445,12 +445,12 @@ class _Values:
         if isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
             # A set has no order. If it holds several tensors, nobody knows which is which.
             if all(isinstance(child, _PLAIN) for child in node.children):
-                self._put(path, frozenset(map(self._value, node.children)))
+                self._put_value(path, frozenset(map(self._value, node.children)))
             elif len(node.children) == 1:
                 self.visit(node.children[0], f"{path}.0")
             else:
                 reason = "a set of tensors, without an order"
-                self._put(path, Unknown(f"builtins:{node.kind}", reason))
+                self._put_value(path, Unknown(f"builtins:{node.kind}", reason))
         elif isinstance(node, FieldsNode) and is_cache_part(node):
             for name, child in named_children(node):
                 # Flags and private attributes of a cache are no values.
@@ -465,7 +465,7 @@ class _Values:
             for name, child in named_children(node):
                 self.visit(child, f"{path}.{name!s}")
         else:
-            self._put(path, self._value(node))
+            self._put_value(path, self._value(node))
         if attributes := getattr(node, "beside", None):
             kind = "tensor" if isinstance(node, TensorNode) else getattr(node, "type", None)
             module, _, qualname = (kind or node.kind).partition(":")
@@ -473,9 +473,9 @@ class _Values:
             is_config = module.startswith("transformers.models.") and qualname.endswith("Config")
             for name in attributes:
                 if not (name.startswith("_") and is_config):
-                    self._put(f"{path}.{name}", Unknown(kind or node.kind, BESIDE))
+                    self._put_value(f"{path}.{name}", Unknown(kind or node.kind, BESIDE))
 
-    def _put(self, path: str, value: Any) -> None:
+    def _put_value(self, path: str, value: Any) -> None:
         """Notes a value by its path, or by one like it if the path is taken: the keys 1 and "1"
         have one path, and so have the key "a.b" and the key "b" below "a"."""
         if value is ABSENT:

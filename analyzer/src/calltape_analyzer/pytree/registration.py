@@ -80,7 +80,7 @@ def to_state(value: Any) -> tuple[list[Any], Any]:
 
 def from_state(children: Any, context: Any) -> Any:
     """The object that :func:`to_state` took apart."""
-    return _made(context, list(children))
+    return _part_rebuilt(context, list(children))
 
 
 def _object(value: Any, children: list[Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _part(value: Any, children: list[Any]) -> Any:
     )
 
 
-def _made(context: Any, children: Sequence[Any]) -> Any:
+def _part_rebuilt(context: Any, children: Sequence[Any]) -> Any:
     import torch
 
     if not isinstance(context, dict):
@@ -161,7 +161,7 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
     if "object" in context:
         return _made_object(context, children)
     if "container" in context:
-        cls, content = _class_of(context["container"]), _made(context["content"], children)
+        cls, content = _class_of(context["container"]), _part_rebuilt(context["content"], children)
         is_list = isinstance(content, list)
         return filled_list(cls, content) if is_list else filled_mapping(cls, content.items())
     if "child" in context:
@@ -179,10 +179,10 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
         kind: Any = _class_of(context["enum"])
         return kind[context["name"]] if "name" in context else kind(context["value"])
     if "dict" in context:
-        return {_made(k, children): _made(v, children) for k, v in context["dict"]}
+        return {_part_rebuilt(k, children): _part_rebuilt(v, children) for k, v in context["dict"]}
     if "tuple" in context:
-        return tuple(_made(item, children) for item in context["tuple"])
-    return [_made(item, children) for item in context["list"]]
+        return tuple(_part_rebuilt(item, children) for item in context["tuple"])
+    return [_part_rebuilt(item, children) for item in context["list"]]
 
 
 def _made_object(context: dict[str, Any], children: Sequence[Any]) -> Any:
@@ -196,7 +196,7 @@ def _made_object(context: dict[str, Any], children: Sequence[Any]) -> Any:
         later |= (
             {name: part} if isinstance(part, dict) and ("size" in part or "derived" in part) else {}
         )
-        vars(instance)[name] = None if name in later else _made(part, children)
+        vars(instance)[name] = None if name in later else _part_rebuilt(part, children)
     for name, part in later.items():
         if "size" in part:
             attribute, axis = part["size"]

@@ -96,7 +96,7 @@ class Calls(Sequence[Call]):
     def including_unsound(self) -> Iterator[Call]:
         """The calls, also those whose records break the format: a look at the record raises."""
         self.scan()
-        return iter(steps(self._each(self._placed()), "calls", len(self)))
+        return iter(steps(self._each_call(self._placed()), "calls", len(self)))
 
     @property
     def _allowance(self) -> Allowance | None:
@@ -159,14 +159,14 @@ class Calls(Sequence[Call]):
         segments: dict[bytes, list[tuple[int, Segment]]] = {}
         for start, segment in self._placed():
             segments.setdefault(segment.manifest.tape, []).append((start, segment))
-        return [self._metered(self._each(placed)) for placed in segments.values()]
+        return [self._metered(self._each_call(placed)) for placed in segments.values()]
 
     def _placed(self) -> list[tuple[int, Segment]]:
         """Each file with the index of its first call."""
         starts = (end - length for end, length in zip(self._ends, self._lengths, strict=True))
         return list(zip(starts, self._segments, strict=True))
 
-    def _each(self, placed: Iterable[tuple[int, Segment]]) -> Iterator[Call]:
+    def _each_call(self, placed: Iterable[tuple[int, Segment]]) -> Iterator[Call]:
         for start, segment in placed:
             for index, position in enumerate(segment.order, start):
                 yield Call(segment, position, index, self._classes)

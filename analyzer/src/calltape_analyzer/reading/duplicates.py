@@ -154,7 +154,7 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
             continue  # nearly always so; then it is not scanned
         places = [(n, position) for position, n in enumerate(file.numbers) if n in repeated]
         repeats = [(n, position) for n, position in places if n in owners]
-        changed = {n for n, position in repeats if _is_other(file, position, owners[n])}
+        changed = {n for n, position in repeats if _has_other_inputs(file, position, owners[n])}
         originals = [owners[n][0] for n, _ in repeats]
         if repeats and not changed and len(repeats) == len(file.numbers):
             gone.append(file)
@@ -178,7 +178,7 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
     return gone
 
 
-def _is_other(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
+def _has_other_inputs(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
     """Whether a call is another one than that of its number in another file. Of a damaged one,
     nobody can tell, and its damage is told when it is read."""
     call, original = (Call(part, at, 0, ClassIndex()) for part, at in ((file, position), owner))

@@ -91,10 +91,10 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     deleted = joined_runs(run for part in parts for run in part.deleted)
     # Other files count the calls of a file that was about to be deleted.
     deleted_parts = [
-        _coverage_of_place(copies) for copies in places if _is_in(copies[0].part, deleted)
+        _coverage_of_place(copies) for copies in places if _is_in_runs(copies[0].part, deleted)
     ]
     present_parts = [
-        _coverage_of_place(copies) for copies in places if not _is_in(copies[0].part, deleted)
+        _coverage_of_place(copies) for copies in places if not _is_in_runs(copies[0].part, deleted)
     ]
     if (
         present_parts
@@ -235,7 +235,7 @@ def deleted_files(segments: Sequence[CountedFile]) -> dict[bytes, FileNumbers]:
     return deleted
 
 
-def _is_in(number: int, runs: FileNumbers) -> bool:
+def _is_in_runs(number: int, runs: FileNumbers) -> bool:
     run_number = bisect_right(runs, (number, MAX_COUNT)) - 1
     return run_number >= 0 and number <= runs[run_number][1]
 

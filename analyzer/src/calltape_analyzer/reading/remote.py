@@ -159,11 +159,11 @@ def file_system(url: str) -> tuple[Any, str]:
     kind = _kind_of(url)
     try:
         if kind.async_impl:  # made at once, connects later, and fsspec keeps it for all threads
-            return _made(url)
+            return _new_file_system(url)
         key = os.getpid(), kind, repr(kind._get_kwargs_from_urls(url))
         connected = _connected.get(key)
         if connected is None:
-            connected = _connected[key] = answer_of(url, lambda: _made(url))[0]
+            connected = _connected[key] = answer_of(url, lambda: _new_file_system(url))[0]
             while len(_connected) > _MOST_CONNECTED:
                 _connected.pop(next(iter(_connected)), None)
         return connected, str(connected._strip_protocol(url))
@@ -190,7 +190,7 @@ def _kind_of(url: str) -> Any:
         ) from None
 
 
-def _made(url: str) -> tuple[Any, str]:
+def _new_file_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     found, place = url_to_fs(url)
@@ -405,7 +405,7 @@ class RemoteFile(TapeBytes):
         file.close()  # it may be shared, as those in memory are
         return _Facts.of(self._system.info(self._place), self.path)
 
-    def _look(self) -> _Facts:
+    def _facts_now(self) -> _Facts:
         """The facts as they are now."""
 
         def again() -> _Facts:
@@ -425,7 +425,7 @@ class RemoteFile(TapeBytes):
         self._expect_open()
         with self._lock:
             try:
-                facts = self._look()
+                facts = self._facts_now()
             except TapeError as error:
                 if error.kind == "not_found":
                     raise self.changed("it was removed") from None
@@ -509,7 +509,7 @@ class RemoteFile(TapeBytes):
         file = self._file
         compares = file is not None and protocol_of(self.location) in _COMPARES
         if not compares and time.monotonic() - self._looked > TRUSTED_SECONDS:
-            self._expect(self._look())
+            self._expect(self._facts_now())
         try:
             data = answer_of(self.location, lambda: self._bytes(file, start, end))
         except _NoAnswerError:
@@ -521,7 +521,7 @@ class RemoteFile(TapeBytes):
             raise
         received_bytes(len(data))
         if len(data) != end - start:
-            self._expect(self._look())
+            self._expect(self._facts_now())
             reason = f"the server sent {len(data):,} bytes, and was asked for {end - start:,}"
             raise RemoteError("io", reason, path=self.path)
         self._end = end

@@ -97,7 +97,7 @@ class Segment:
             self.manifest: Manifest = self.reader.manifest
             self.recording_began_ns = self.manifest.created_ns
             if self.reader.manifest_damage is not None:
-                self._tell(self.reader.manifest_damage)
+                self._report(self.reader.manifest_damage)
             self._read_end()
         except TapeError as error:
             self.close()
@@ -107,7 +107,7 @@ class Segment:
             raise
         self.size = self._file.size
 
-    def _tell(self, wrong: TapeError) -> None:
+    def _report(self, wrong: TapeError) -> None:
         self.damage.add(wrong.at(path=self.path))
 
     def _read_end(self) -> None:
@@ -121,7 +121,7 @@ class Segment:
             self._table = end.table()
         except TapeError as error:
             if end.elsewhere:  # else the scan reports it
-                self._tell(stale_table(error.reason))
+                self._report(stale_table(error.reason))
         if end.elsewhere and self._table is None:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
@@ -218,7 +218,7 @@ class Segment:
                 raise error.at(path=self.path) from None
             for wrong in result.damage:
                 if wrong is not self.reader.manifest_damage:  # it was told
-                    self._tell(wrong)
+                    self._report(wrong)
             self.damage.add_more(result.more_damage)
             if encode_manifest(self.manifest) != before:  # a NaN equals itself there
                 raise self._file.changed("it is another tape")
@@ -447,18 +447,18 @@ class Segment:
             return None
         if self._rows is None:
             assert self._table is not None
-            tell = self._tell if self.is_survey else None
+            tell = self._report if self.is_survey else None
             try:
                 self._rows = inputs_in(self._table, self.ref, self._wide, tell)
             except TapeError as error:
                 broken = stale_table(error.reason)
                 if self.is_survey:
-                    self._tell(broken)
+                    self._report(broken)
                     self._rows = []
                 else:
                     self.scan()
                     if self._table is not None:  # else the scan tells
-                        self._tell(broken)
+                        self._report(broken)
                         self._table = None
             if self._rows is None:
                 self.scan()
@@ -499,13 +499,13 @@ class Segment:
             for kind in self._table.kinds.values():
                 kind.expect_sound()
         except TapeError as error:
-            self._tell(stale_table(error.reason))
+            self._report(stale_table(error.reason))
             self._table = InputsTable() if self.is_survey else None
         if not self.is_survey:
             self._all_ranges()
         else:  # it has no calls, but may have members
             for found in self.reader.scan().damage:
-                self._tell(found)
+                self._report(found)
 
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         """The ranges of integers, by :meth:`inputs_number` and leaf. Those of all calls are
@@ -521,7 +521,7 @@ class Segment:
             has_all = len(self._order or ()) == len(scan)
             is_whole = has_all and not (scan.damage or unsound)
             if is_whole and self._table and not has_ranges(self._table, self._ranges):
-                self._tell(stale_table("it has other ranges of integers than the records"))
+                self._report(stale_table("it has other ranges of integers than the records"))
                 self._table = None
         return self._ranges
 

@@ -78,14 +78,14 @@ def decoded(data: bytes | memoryview, place: str) -> Any:
     return document
 
 
-def _sorted(document: Any) -> Any:
+def _sorted_texts(document: Any) -> Any:
     """A document with the fields of all maps in alphabetical order."""
     if isinstance(document, dict):
         fields: dict[str, Any] = document
-        return {name: _sorted(fields[name]) for name in sorted(fields)}
+        return {name: _sorted_texts(fields[name]) for name in sorted(fields)}
     if isinstance(document, list | tuple):
         items: Any = document
-        return [_sorted(item) for item in items]
+        return [_sorted_texts(item) for item in items]
     return document
 
 
@@ -246,7 +246,7 @@ class TreeChecks:
         require(are_referenced, side, "values that no node refers to")
         return _TreeRules(
             spec.leaves,
-            [_all_of(checks[number]) for number in scalars],
+            [_passes_all(checks[number]) for number in scalars],
             frozenset(leaf for leaf, is_kept in elements.items() if is_kept),
             {
                 leaf: None if fates == {"kept"} else places[leaf]
@@ -325,7 +325,7 @@ def _has_plain_nans(value: Any) -> bool:
     return all(pack(nan) == pack(math.nan) for nan in nans)
 
 
-def _all_of(checks: list[ScalarCheck]) -> ScalarCheck:
+def _passes_all(checks: list[ScalarCheck]) -> ScalarCheck:
     return lambda value, sizes: all(check(value, sizes) for check in checks)
 
 
@@ -360,7 +360,7 @@ def _checked_leaves(data: bytes) -> tuple[Leaf, ...]:
     where = "the facts of a tensor"
     documents, leaves = decoded(data, where), decode_leaves(data)
     expected = [leaf_document(leaf) for leaf in leaves]
-    require(pack(_sorted(documents)) == pack(_sorted(expected)), where, "other fields")
+    require(pack(_sorted_texts(documents)) == pack(_sorted_texts(expected)), where, "other fields")
     counts = Counter(leaf.storage for leaf in leaves)
     for leaf in leaves:
         names = all(map(is_torch_name, (leaf.dtype, leaf.device, leaf.layout)))

@@ -168,7 +168,7 @@ def survey(
                     if adding.is_over:
                         break
                     with adding:
-                        _take(surveyed, *running.popleft(), adding)
+                        _add_result(surveyed, *running.popleft(), adding)
                     done += 1
                     if progress is not None:
                         progress(done, len(files))
@@ -218,7 +218,7 @@ class _AddingTime:
         return self.is_over
 
 
-def _take(
+def _add_result(
     surveyed: Survey, path: str, future: Future[FileSurvey | TapeError], adding: _AddingTime
 ) -> None:
     try:

@@ -342,7 +342,7 @@ class TargetSurvey:
             self.other_ranks += [file.path for file in parts]
             gone.update(map(id, parts))
         for one in (file for file in first.values() if id(file) not in gone):
-            self._try(one, report)
+            self._add_or_leave_out(one, report)
         recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
         for one in ahead:
             for file in recordings.get(one.recording, ()):
@@ -351,7 +351,7 @@ class TargetSurvey:
                 if one.last in file.numbers or (not file.numbers and low <= one.last <= high):
                     break
             else:
-                self._try(one, report)
+                self._add_or_leave_out(one, report)
         for one in self._files:
             one.numbers = _NO_NUMBERS
         makers = Counter(chain.from_iterable(tapes for _, tapes in self._made))
@@ -360,7 +360,7 @@ class TargetSurvey:
             if any(tape in self._sources or makers[tape] > 1 for tape in tapes)
         ]  # fmt: skip
 
-    def _try(self, file: FileSurvey, report: Callable[[TapeError], None]) -> None:
+    def _add_or_leave_out(self, file: FileSurvey, report: Callable[[TapeError], None]) -> None:
         try:
             self._count(file)
         except UsageError:
@@ -397,7 +397,7 @@ class TargetSurvey:
                 f"it claims to have seen {file.coverage.seen:,} calls, which cannot be added up"
             )
             raise TapeError("limit", reason, path=file.path)
-        begins = self._begins(file)
+        begins = self._first_calls_of(file)
         self._seen += file.coverage.seen
         self._known[key] = file
         self.damage += file.damage
@@ -433,7 +433,7 @@ class TargetSurvey:
             advice = "find out which of them was changed"
             self.damage.append(TapeError("damaged", reason, path=file.path, advice=advice))
 
-    def _begins(self, file: FileSurvey) -> dict[bytes, int]:
+    def _first_calls_of(self, file: FileSurvey) -> dict[bytes, int]:
         """What call 0 of each recording of a file is in this survey."""
         begins: dict[bytes, int] = {}
         next_call = self._next

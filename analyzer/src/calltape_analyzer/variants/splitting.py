@@ -166,14 +166,17 @@ class _SizeLines:
         return is_sum
 
     def _are_in_a_sum(self, line: Values, other_line: Values) -> bool:
-        if self._made(line, 1, other_line) is not None:
+        if self._combined_line(line, 1, other_line) is not None:
             return True
-        difference, part = self._made(other_line, -1, line), self._made(line, -1, other_line)
+        difference, part = (
+            self._combined_line(other_line, -1, line),
+            self._combined_line(line, -1, other_line),
+        )
         return (difference in self._varied and difference != line) or (
             part in self._varied and part not in (line, other_line)
         )
 
-    def _made(self, first: Values, sign: int, two: Values) -> Values | None:
+    def _combined_line(self, first: Values, sign: int, two: Values) -> Values | None:
         """The sum or difference of two lines, if there is such a line."""
         if (first[0] + sign * two[0], first[-1] + sign * two[-1]) not in self._ends:
             return None
