@@ -29,7 +29,7 @@ FAULTS = (
     Fault(
         "analyzer-same-without-comparing",
         f"{_ANALYZER}comparison/comparing.py",
-        "elif parts or not results:",
+        "elif unverified or not results:",
         "elif not results:",
         "A call passes although a part of its outputs could not be compared.",
         (

@@ -192,7 +192,7 @@ class Spending:
         self._clock = time.process_time if is_process else _clock_of_thread()
         self._looked_at, self._of_all = self._clock(), time.process_time()
         # To ask takes longer than most calls of the API do.
-        self._memory_now: int | None = _memory_now() if is_process else None
+        self._memory: int | None = _memory_now() if is_process else None
         self._told = float("-inf")
         self._received = received_bytes()
 
@@ -223,12 +223,9 @@ class Spending:
         if not is_importing(frame):
             self.spent += now - self._looked_at
             # Nobody knows which thread has how much memory: it is that of the one that works most.
-            if (
-                self._memory_now is not None
-                and now - self._looked_at >= (of_all - self._of_all) / 2
-            ):
-                self.grown += memory - self._memory_now
-        self._looked_at, self._memory_now, self._of_all = now, memory, of_all
+            if self._memory is not None and now - self._looked_at >= (of_all - self._of_all) / 2:
+                self.grown += memory - self._memory
+        self._looked_at, self._memory, self._of_all = now, memory, of_all
         error = self._error()
         if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
             return None

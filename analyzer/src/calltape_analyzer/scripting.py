@@ -172,7 +172,8 @@ def script(
     needs = _needs_of(calls)
     facts = [*_facts(tape), *does.facts]
     template = _HEAD + (_EXPORTING if does.exports else _REPLAYING) + _TAIL
-    expect = "recorded" if does.exports or all(map(_has_outcome, calls)) else "success"
+    have_outcomes = all(c.record.outputs is not None or has_raised(c) for c in calls)
+    expect = "recorded" if does.exports or have_outcomes else "success"
     return template.format(
         what=does.words(expect),
         extras="[onnx]" if to == "onnx" else "",
@@ -235,11 +236,6 @@ def _is_made_small(tape: Tape) -> bool:
         return False
     verbs = [step.verb for step in tape.manifest.history or () if step.verb not in _KEEP_IT]
     return verbs[-1:] == ["minimise"]
-
-
-def _has_outcome(call: Call) -> bool:
-    """Whether the tape says what the call returned or raised."""
-    return call.record.outputs is not None or has_raised(call)
 
 
 _EXPORTS = """\

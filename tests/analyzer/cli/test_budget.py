@@ -81,7 +81,7 @@ def test_a_library_that_makes_another_error_of_it(
 def test_more_memory_than_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
     held = iter(range(0, 2**40, 2**20))
-    monkeypatch.setattr(budget, "_held", lambda: next(held))
+    monkeypatch.setattr(budget, "_memory_now", lambda: next(held))
     code, stderr = ask("--max-memory", "1", *SCAN, str(tape))
     assert code == 1
     assert stderr.startswith("calltape: reading took more than 1 MiB of memory. ")

@@ -192,7 +192,9 @@ def cut_to(text: str, width: int) -> str:
 def _result(record: CallRecord, *, brief: bool = False) -> str:
     """What a call gave, on one line; ``brief`` as for :func:`render_outputs`."""
     if record.error is not None:
-        return f"raised {record.error.type.rpartition(':')[2]}: {_short(record.error.message)}"
+        message = record.error.message.strip().split("\n", 1)[0]
+        message = message if len(message) <= 100 else f"{message[:100]}…"
+        return f"raised {record.error.type.rpartition(':')[2]}: {message}"
     if record.outputs_missing == UNDER_WAY:
         return f"{UNDER_WAY_WORDS}, or still is"
     if record.outputs is None:
@@ -201,11 +203,6 @@ def _result(record: CallRecord, *, brief: bool = False) -> str:
         )
     text = render_outputs(record.outputs, brief=brief)
     return f"{text} ({record.outputs_missing})" if record.outputs_missing else text
-
-
-def _short(text: str) -> str:
-    first = text.strip().split("\n", 1)[0]
-    return first if len(first) <= 100 else f"{first[:100]}…"
 
 
 def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -46,7 +46,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
-from calltape_schema.records import CallRecord, Manifest, Source
+from calltape_schema.records import CallRecord, Manifest, Source, Step
 from calltape_schema.tree import decode_structure
 
 __all__ = ["info", "overview"]
@@ -147,9 +147,24 @@ def _print_info(
             _print_findings(symptoms, facts)
 
 
-def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
-    """What is known of a tape, as plain data; ``kept`` is filled with its calls by input
-    signature."""
+class _CallCounts(NamedTuple):
+    """What the records of a tape say of its calls, or the ends of its files in their place.
+
+    Attributes:
+        calls, raised: how many there are, and how many of them raised.
+        files_read: of how many files all records were read.
+        times: when the first call began and the last one ended, in nanoseconds; empty without
+            calls.
+    """
+
+    calls: int
+    raised: int
+    files_read: int
+    times: Sequence[int]
+
+
+def _counted_calls(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> _CallCounts:
+    """Counts the calls of a tape; ``kept`` is filled with them by input signature."""
     calls = raised = read = 0
     times: list[int] = []
     for part in tape.segments:
@@ -172,6 +187,13 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             kept[CountedKind.of(record.inputs)] += 1
             moments = (*times, record.time_ns, record.time_ns + (record.duration_ns or 0))
             times = [min(moments), max(moments)]
+    return _CallCounts(calls, raised, read, times)
+
+
+def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
+    """What is known of a tape, as plain data; ``kept`` is filled with its calls by input
+    signature."""
+    calls, raised, read, times = _counted_calls(tape, quick, kept)
     checked = "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
     if all(part.is_survey for part in tape.segments):
         checked = "survey"
@@ -208,22 +230,21 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "dumps": [dump.model_dump() | {"time": time_text(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
         "producer": tape.manifest.producer.model_dump(exclude_none=True),
-        "history": [
-            step.model_dump(exclude_none=True)
-            | {
-                "tape": step.tape.hex(),
-                "sources": [
-                    source.model_dump(exclude_none=True) | {"tape": source.tape.hex()}
-                    for source in step.sources
-                ],
-            }
-            for step in tape.manifest.history or ()
-        ],
+        "history": [_step_as_json(step) for step in tape.manifest.history or ()],
         "first_call": time_text(min(times)) if times else None,
         "last_call_end": time_text(max(times)) if times else None,
         "checksums": "skipped" if quick else checked,
         "damage": damage_as_json(tape.damage),
     }
+
+
+def _step_as_json(step: Step) -> dict[str, Any]:
+    """A step of a tape's history as plain data, with the ids of tapes in hexadecimal."""
+    sources = [
+        source.model_dump(exclude_none=True) | {"tape": source.tape.hex()}
+        for source in step.sources
+    ]
+    return step.model_dump(exclude_none=True) | {"tape": step.tape.hex(), "sources": sources}
 
 
 def _contexts(kept: Mapping[CountedKind, int]) -> dict[Context, int]:

@@ -11,7 +11,7 @@ on the tape, is named with its path and is not the same as anything
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -167,15 +167,12 @@ def compared(
     expected_leaves, got_leaves = (
         {p: v for p, v in side.items() if not is_within(p, apart)} for side in (expected, got)
     )
-    if expected_leaves.keys() != got_leaves.keys():
-        missing, unexpected = (
-            tuple(map(output_path, sorted(leaves.keys() - other_leaves.keys())[:_MAX_PATHS]))
-            for leaves, other_leaves in (
-                (expected_leaves, got_leaves),
-                (got_leaves, expected_leaves),
-            )
+    missing = sorted(expected_leaves.keys() - got_leaves.keys())[:_MAX_PATHS]
+    unexpected = sorted(got_leaves.keys() - expected_leaves.keys())[:_MAX_PATHS]
+    if missing or unexpected:
+        other_outputs = OtherOutputs(
+            tuple(map(output_path, missing)), tuple(map(output_path, unexpected))
         )
-        other_outputs = OtherOutputs(missing, unexpected)
         return Verdict(error=other_outputs, against=against, max_abs=math.inf, max_rel=math.inf)
     results: dict[str, _LeafResult] = {}
     for path, leaf in expected_leaves.items():
@@ -188,15 +185,26 @@ def compared(
         name, now = leaf.type_name.rpartition(":")[2], type(got.get(path)).__name__
         is_same = name not in _SCALARS or name == now
         results[path] = _LeafResult() if is_same else _other_kind(path, f"a {name}", f"a {now}")
-    parts = [Incomparable.of(path, value) for path, value in unknown.items()]
-    parts += [Incomparable(output_path(p)) for p, result in results.items() if not result.has_value]
+    unverified = [Incomparable.of(path, value) for path, value in unknown.items()]
+    unverified += [Incomparable(output_path(p)) for p, r in results.items() if not r.has_value]
+    return _verdict_on(results, unverified, against, is_omitted=bool(omitted))
+
+
+def _verdict_on(
+    results: Mapping[str, _LeafResult],
+    unverified: Sequence[Incomparable],
+    against: Against,
+    *,
+    is_omitted: bool,
+) -> Verdict:
+    """The verdict on all leaves of a result: it fails if one differs, or if none was verified."""
     differing = [result.difference for result in results.values() if result.difference]
     error: Fact | None = None
     if differing:
         error = replace(differing[0], elements=())
-    elif parts or not results:
+    elif unverified or not results:
         is_any = any(result.has_value for result in results.values())
-        error = NotVerified.of(parts, is_any=is_any, is_omitted=bool(omitted))
+        error = NotVerified.of(unverified, is_any=is_any, is_omitted=is_omitted)
     return Verdict(
         error=error,
         against=against,

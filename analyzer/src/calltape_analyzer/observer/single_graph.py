@@ -155,19 +155,15 @@ class SingleGraph:
             return  # constants are those of the recorded calls
         names = call.inner.keys() & self._best.inner.keys()
         differ = {key for key in names if call.inner[key] != self._best.inner[key]}
-        constants = [
-            (call_of_values.constants, call_of_values) for call_of_values in (self._best, call)
-        ]
         if differ:
             name = min(differ)
-            constants = [
-                ({name: call_of_values.inner[name]}, call_of_values)
-                for call_of_values in (self._best, call)
-            ]
+            constants = [{name: stored.inner[name]} for stored in (self._best, call)]
+        else:
+            constants = [dict(stored.constants) for stored in (self._best, call)]
         if differ or call.constants != self._best.constants:
             shown = [
-                f"{_constants_text(values)} in {call_of_values}"
-                for values, call_of_values in constants
+                f"{_constants_text(values)} in {stored}"
+                for values, stored in zip(constants, (self._best, call), strict=True)
             ]
             raise InferenceError(
                 f"Two calls were made with different constant values, {' and '.join(shown)}",

@@ -17,6 +17,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.engines import only_variant
 from calltape_analyzer.text import UniqueNames, counted, unique
 from calltape_analyzer.variant import Variant, declare_batch, dimension_names, recorded_call
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
 from calltape_schema.recent import Recent
 
@@ -98,31 +99,58 @@ def dynamic_axes(
             for column in facts.group.dimensions(i)
             if column.axis is not None and column in name_of_column
         }
+    output_axes = _axes_of_outputs(facts, outputs, table, name_of_column)
+    for (argument, _), name, named_axes in zip(
+        outputs, axes.output_names, output_axes, strict=True
+    ):
+        axes[name] = named_axes | {
+            axis: given_name
+            for axis, given_name in given_names.get(argument, {}).items()
+            if axis in named_axes
+        }
+    for name in [name for name, named_axes in axes.items() if not named_axes]:
+        del axes[name]
+    return axes
+
+
+def _axes_of_outputs(
+    facts: VariantFacts,
+    outputs: Sequence[tuple[str, str]],
+    table: SizeTable,
+    name_of_column: dict[Column, str],
+) -> list[dict[int, str]]:
+    """For each output the names of its dynamic axes: the names of input dimensions that always had
+    the same size, or new ones.
+
+    Args:
+        facts: of the variant.
+        outputs: name and path of each output tensor.
+        table: the sizes of inputs and outputs.
+        name_of_column: the names of the dynamic dimensions of the inputs.
+    """
     declared = [c for c, decision in facts.dimensions.items() if decision.reason == "declared"]
     batches = {table.line(column) for column in declared}
     # Columns that always have equal values share a line.
     by_line = {table.line(column): name for column, name in reversed(name_of_column.items())}
     used_names = UniqueNames(name_of_column.values())
-    for i, ((argument, path), name) in enumerate(zip(outputs, axes.output_names, strict=True)):
-        columns = [column for column in table.columns if column.index == len(places) + i]
-        axes[name] = {}
+    first_output = len(facts.group.layout.tensors)
+    axes_of_outputs: list[dict[int, str]] = []
+    for index, (argument, path) in enumerate(outputs, first_output):
+        columns = [column for column in table.columns if column.index == index]
+        named_axes: dict[int, str] = {}
         for column in columns:
             line, axis = table.line(column), column.axis or 0
-            if len(table.distinct(column)) > 1 or (axis == 0 and line in batches):
-                if line not in by_line:
-                    usual = usual_dimension_name(argument, path, len(columns), axis)
-                    plain = own_dimension_name(argument, "", axis)
-                    free = [
-                        name
-                        for name in (usual, plain)
-                        if name is not None and name not in used_names.names
-                    ]
-                    with_path = own_dimension_name(argument, path, axis)
-                    by_line[line] = used_names.add(free[0] if free else with_path)
-                axes[name][axis] = given_names.get(argument, {}).get(axis, by_line[line])
-    for name in [name for name, named_axes in axes.items() if not named_axes]:
-        del axes[name]
-    return axes
+            if len(table.distinct(column)) <= 1 and not (axis == 0 and line in batches):
+                continue
+            if line not in by_line:
+                usual = usual_dimension_name(argument, path, len(columns), axis)
+                plain = own_dimension_name(argument, "", axis)
+                free = [n for n in (usual, plain) if n is not None and n not in used_names.names]
+                with_path = own_dimension_name(argument, path, axis)
+                by_line[line] = used_names.add(free[0] if free else with_path)
+            named_axes[axis] = by_line[line]
+        axes_of_outputs.append(named_axes)
+    return axes_of_outputs
 
 
 def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:

@@ -125,21 +125,7 @@ def build_tree(
         nodes.extend(document.get("children", ()))
         if document["kind"] == "custom":
             nodes.append(document["context"])
-    leaves = []
-    for number, leaf in enumerate(facts_of_tensors(tensors)):
-        facts = _facts(tensors[number], leaf)
-        if "missing" not in facts:
-            if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
-                facts["missing"] = f"{facts['dtype']} has no encoding"
-            elif values == "none":
-                facts["missing"] = "policy"
-        if "missing" in facts:
-            facts.pop("quantizer", None)  # it follows from the elements
-        else:
-            valid_path = paths[number].encode("utf-8", "backslashreplace").decode()
-            facts["key"] = leaf_key(valid_path, number, stored)
-            stored[facts["key"]] = tensors[number]
-        leaves.append(facts)
+    leaves = _leaves_of(tensors, paths, stored, omits_values=values == "none")
     scalars = [
         pack_int(scalar)
         if type(scalar) is int
@@ -158,6 +144,29 @@ def build_tree(
         scalars=tuple(scalars),
         ranges=(),
     )
+
+
+def _leaves_of(
+    tensors: Sequence[Any], paths: Mapping[int, str], stored: dict[str, Any], *, omits_values: bool
+) -> list[dict[str, Any]]:
+    """The encoded facts of tensors. Those whose values the format can hold are added to ``stored``
+    by their key, unless values are omitted."""
+    leaves = []
+    for number, leaf in enumerate(facts_of_tensors(tensors)):
+        facts = _facts(tensors[number], leaf)
+        if "missing" not in facts:
+            if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
+                facts["missing"] = f"{facts['dtype']} has no encoding"
+            elif omits_values:
+                facts["missing"] = "policy"
+        if "missing" in facts:
+            facts.pop("quantizer", None)  # it follows from the elements
+        else:
+            valid_path = paths[number].encode("utf-8", "backslashreplace").decode()
+            facts["key"] = leaf_key(valid_path, number, stored)
+            stored[facts["key"]] = tensors[number]
+        leaves.append(facts)
+    return leaves
 
 
 def _facts(tensor: Any, leaf: Leaf) -> dict[str, Any]:
