@@ -238,10 +238,7 @@ def _factory(sources: Mapping[str, bytes]) -> str | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         module = name.removesuffix(".py")
-        defined = any(
-            isinstance(statement, ast.FunctionDef) and statement.name == _FACTORY
-            for statement in body
-        )
+        defined = any(isinstance(s, ast.FunctionDef) and s.name == _FACTORY for s in body)
         if defined and module.isidentifier():
             return f"{module}:{_FACTORY}"
     return None

@@ -199,9 +199,7 @@ def _stored(path: Path) -> tuple[bytes, dict[str, memoryview]]:
     start = header_size(data[:8], len(data))
     view = memoryview(data)
     entries = parse_header(data[:start], len(data))
-    return data, {
-        name: view[start + entry.begin : start + entry.end] for name, entry in entries.items()
-    }
+    return data, {name: view[start + e.begin : start + e.end] for name, e in entries.items()}
 
 
 def _write_json(path: Path, document: Any) -> None:

@@ -412,10 +412,7 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
         expected = [symbol.relation.constant] * len(rows)
         for factor, i in symbol.relation.terms:
             term = rows.values(variant.symbols[i].columns[0])
-            expected = [
-                total + factor * term_value
-                for total, term_value in zip(expected, term, strict=True)
-            ]
+            expected = [total + factor * t for total, t in zip(expected, term, strict=True)]
         broken = [a != b for a, b in zip(expected, values, strict=True)]
         if any(broken):
             row_number = broken.index(True)
@@ -472,11 +469,7 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
 def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     if now.observations.raised and not before.observations.raised:
         inputs = now.tape.calls.by_inputs()
-        raised = [
-            Seen(inputs_seen.calls, inputs_seen.first)
-            for inputs_seen in inputs
-            if inputs_seen.raised
-        ]
+        raised = [Seen(i.calls, i.first) for i in inputs if i.raised]
         if raised:
             seen = sum_of_seen(raised)
             what = f"{counted(seen.calls, 'call')} raised, and none did before"

@@ -139,11 +139,7 @@ def _validated(wanted: type[F], value: Any) -> F:
         raise ValueError("not a fact")
     candidates = (_KINDS.get(str(value.get("code"))), Other, OtherNote)
     kind = next(
-        (
-            candidate
-            for candidate in candidates
-            if candidate is not None and issubclass(candidate, wanted)
-        ),
+        (c for c in candidates if c is not None and issubclass(c, wanted)),
         None,
     )
     if kind is None:

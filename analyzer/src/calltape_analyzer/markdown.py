@@ -139,9 +139,7 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
     rows = [("name", variant.public_name), ("calls", f"{findings.calls:,}")]
     group = variant.facts.group
     layout = group.layout
-    rows += [
-        ("where", public_condition(condition, layout)) for condition in variant.facts.conditions
-    ]
+    rows += [("where", public_condition(c, layout)) for c in variant.facts.conditions]
     document.table("facts", ("", ""), rows)
     # The name of a symbol is made of the path of its first column.
     names = {

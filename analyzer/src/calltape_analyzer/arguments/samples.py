@@ -141,9 +141,7 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     _fill_in(tree, read, lacking, room)
     scalars = placed.layout.scalars_of(tree.scalars)
     with_grad = {place.number for place in places if str(place) in sorter.grad_paths}
-    tensors_by_leaf = {
-        leaf: tensor if leaf in with_grad else tensor.detach() for leaf, tensor in read.items()
-    }
+    tensors_by_leaf = {leaf: t if leaf in with_grad else t.detach() for leaf, t in read.items()}
     tensors = [tensors_by_leaf[place.number] for place in places]
     if sorter.ignored_sharing:
         apart = {place for _, place in sorter.ignored_sharing}

@@ -384,9 +384,7 @@ def _first(tensor: torch.Tensor) -> int | None:
 
 def _lengths(examples: Sequence[_Example]) -> ValueRule | None:
     """Lengths of sequences that were padded to the longest, or that lie one after another."""
-    if any(
-        example.tensor.dim() != 1 or bool((example.tensor.long() < 0).any()) for example in examples
-    ):
+    if any(e.tensor.dim() != 1 or bool((e.tensor.long() < 0).any()) for e in examples):
         return None
     if not any(len(example.tensor) > 1 for example in examples):
         return None  # one sequence has all of it, and says nothing of either

@@ -385,9 +385,7 @@ def convert(
         if len(paths) != 1:
             raise typer.BadParameter("a tape is made of one folder; pass a single IN")
         # No link is followed.
-        files = (
-            os.path.join(folder, name) for folder, _, names in os.walk(paths[0]) for name in names
-        )
+        files = (os.path.join(f, name) for f, _, names in os.walk(paths[0]) for name in names)
         with reading(files):
             count = read_safetensors_folder(paths[0], out, overwrite=force)
     else:

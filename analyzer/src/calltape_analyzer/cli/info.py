@@ -267,10 +267,7 @@ def _contexts_text(contexts: Mapping[Context, int]) -> str | None:
         context.autocast or context.dtype != FLOAT for context in contexts
     ):
         return None
-    texts = [
-        f"{context.words() or _DEFAULT}: {counted(calls, 'call')}"
-        for context, calls in contexts.items()
-    ]
+    texts = [f"{c.words() or _DEFAULT}: {counted(calls, 'call')}" for c, calls in contexts.items()]
     return some_of(texts, _MOST_CONTEXTS, "; ")
 
 

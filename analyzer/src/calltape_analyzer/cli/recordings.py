@@ -62,14 +62,10 @@ _SAME = "every size always the same"
 
 def policies_text(manifests: Sequence[Manifest]) -> str:
     """What the recorders of some files were asked to keep; in how many, if they differ."""
-    counts = Counter(
-        policy_text(manifest.policy) + changed_text(manifest) for manifest in manifests
-    )
+    counts = Counter(policy_text(m.policy) + changed_text(m) for m in manifests)
     if len(counts) == 1:
         return next(iter(counts))
-    texts = [
-        f"{text} (in {files} of {len(manifests)} files)" for text, files in counts.most_common()
-    ]
+    texts = [f"{text} (in {f} of {len(manifests)} files)" for text, f in counts.most_common()]
     return some_of(texts, _MAX_PLACES, "; ")
 
 
@@ -160,9 +156,7 @@ def files_as_json(tape: Tape) -> dict[str, Any]:
             }
             for path, manifest in zip(tape.paths, tape.manifests, strict=True)
         ],
-        "missing": {
-            tape_id.hex(): list(numbers) for tape_id, numbers in tape.missing_files.items()
-        },
+        "missing": {tape_id.hex(): list(n) for tape_id, n in tape.missing_files.items()},
         "deleted": {tape_id.hex(): list(runs) for tape_id, runs in tape.deleted_files.items()},
         "under_way": [
             {"call": call.number, "address": call.address, "path": call.path}

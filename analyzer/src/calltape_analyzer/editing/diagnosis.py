@@ -463,10 +463,7 @@ def _tensors_with_layouts(tape: Tape) -> list[str]:
     variants = tape.variants()
     for variant in variants:
         several = (tensor for tensor in variant.findings.tensors if len(tensor.layouts) > 1)
-        words = (
-            (f"{tensor.argument}{tensor.path}", layouts_in_words(tensor.layouts))
-            for tensor in several
-        )
+        words = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in several)
         where = f" in {variant.name}" if len(variants) > 1 else ""
         texts += (printable(f"{name}{where}: {layouts}") for name, layouts in merge_alike(words))
     return texts

@@ -86,11 +86,7 @@ def filter_tape(
 
 def _different_signatures(tape: Tape) -> str | None:
     """Names two files with different signatures; None if all are equal."""
-    targets = [
-        (segment.path, segment.manifest.target)
-        for segment in tape.segments
-        if segment.manifest.target
-    ]
+    targets = [(s.path, s.manifest.target) for s in tape.segments if s.manifest.target]
     for path, target in targets[1:]:
         if target.signature != targets[0][1].signature:
             names = os.path.basename(targets[0][0]), os.path.basename(path)

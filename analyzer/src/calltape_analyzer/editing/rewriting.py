@@ -241,9 +241,7 @@ def _seal(
 ) -> None:
     segments, change = tape.segments, how.change
     # Calls that only a later version can read.
-    later = {
-        CallRef(segment.manifest.tape, number) for segment in segments for number in segment.later
-    }
+    later = {CallRef(s.manifest.tape, number) for s in segments for number in s.later}
     later |= {loss.call.ref for loss in lost if loss.error.kind == "unsupported"}
     later_calls = len(later) + sum(segment.later_in_groups for segment in segments)
     coverage = coverage_for(segments, writer.calls, left_out, later_calls)

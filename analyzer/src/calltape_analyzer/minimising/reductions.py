@@ -86,11 +86,7 @@ def drop_arguments(search: Search) -> None:
     def keeps(what: str, change: Callable[[list[Any]], bool]) -> bool:
         """Tries the same change of the positional arguments of all calls."""
         calls = [(i, ChangedCall(call)) for i, call in enumerate(search.tape.calls)]
-        changed = {
-            i: changed_call
-            for i, changed_call in calls
-            if change(changed_call.positional["children"])
-        }
+        changed = {i: c for i, c in calls if change(c.positional["children"])}
         return search.keeps_changed(what, search.tape.calls, changed)
 
     while keeps("one positional argument less", lambda args: bool(args and args.pop())):
@@ -436,9 +432,7 @@ class _TensorValue:
 
         def enough(subset: list[list[int]]) -> bool:
             kept_elements = {i for piece in subset for i in piece}
-            value = b"".join(
-                element if i in kept_elements else zero for i, element in enumerate(elements)
-            )
+            value = b"".join(e if i in kept_elements else zero for i, e in enumerate(elements))
             return self._keeps(f"{len(kept_elements)} of {len(elements)} elements, and 0", value)
 
         remaining = {elements[i] for piece in without_most(pieces, enough) for i in piece}

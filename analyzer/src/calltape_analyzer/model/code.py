@@ -95,9 +95,7 @@ def _functions_beside(target: Any) -> Iterator[FunctionType]:
         yield from (value for value in vars(part).values() if isinstance(value, FunctionType))
         for kind in type(part).__mro__:
             if not kind.__module__.startswith(("torch.", "builtins")):
-                yield from (
-                    value for value in vars(kind).values() if isinstance(value, FunctionType)
-                )
+                yield from (v for v in vars(kind).values() if isinstance(v, FunctionType))
 
 
 def names_in(code: CodeType) -> set[str]:

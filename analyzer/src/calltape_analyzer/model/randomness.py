@@ -52,11 +52,7 @@ class Generators:
     def drawn_from(self) -> list[str]:
         """The generators that somebody drew from since: ``torch``, ``random``, ``numpy.random``,
         ``numpy.random.Generator``."""
-        owners = (
-            generator.owner
-            for generator in self._kept
-            if not _is_same(generator.state, generator.get())
-        )
+        owners = (g.owner for g in self._kept if not _is_same(g.state, g.get()))
         return list(dict.fromkeys(owners))
 
     def put_back(self) -> None:

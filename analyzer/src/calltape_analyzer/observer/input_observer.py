@@ -349,11 +349,7 @@ class _Stored:
             raise InferenceError(
                 "No inputs were captured", advice="record at least one call of the model"
             )
-        returned = [
-            stored_call
-            for stored_call, call in zip(calls, self.calls, strict=True)
-            if not has_raised(call)
-        ]
+        returned = [s for s, call in zip(calls, self.calls, strict=True) if not has_raised(call)]
         if returned and len(returned) < len(calls):
             # To the peer calls that raised are evidence. It refuses if one does not fit the others.
             with contextlib.suppress(InferenceError):

@@ -570,11 +570,7 @@ def name_dimensions(
         for i, axis in dimensions:
             if (i, axis) not in named:
                 apart.setdefault((slots[i].name, axis), []).append((i, axis))
-        groups = [
-            members_equal
-            for members in apart.values()
-            for members_equal in _equal(slots, members, arguments)
-        ]
+        groups = [m for members in apart.values() for m in _equal(slots, members, arguments)]
     for group in groups:
         usual = None if isinstance(names, Mapping) else group.usual
         i, axis = group.members[0]
@@ -593,9 +589,7 @@ def _equal(
     for i, axis in dimensions:
         slot = slots[i]
         usual = usual_dimension_name(slot.name, slot.path, len(slot.own[0]), axis, arguments)
-        sizes = {
-            number: shape[axis] for number, shape in enumerate(slot.shapes) if shape is not None
-        }
+        sizes = {n: shape[axis] for n, shape in enumerate(slot.shapes) if shape is not None}
         group = next((candidate for candidate in groups if candidate.takes(usual, sizes)), None)
         if group is None:
             groups.append(group := _Equal())

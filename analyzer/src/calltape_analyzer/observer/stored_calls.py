@@ -189,11 +189,7 @@ class StoredCall:
                 named[name] = Argument(name, node, flattener.flatten(node), call, facts)
         _add_missing(args, named, signature, value_if_missing)
         complete = signature.complete
-        args = [
-            argument
-            for argument in args
-            if complete.name_at(int(argument.key)) not in signature.removed
-        ]
+        args = [a for a in args if complete.name_at(int(a.key)) not in signature.removed]
         args = [replace(argument, key=i) for i, argument in enumerate(args)]
         kwargs = {
             name: named[name]

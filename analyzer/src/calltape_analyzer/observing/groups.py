@@ -431,10 +431,7 @@ class Observations:
         for structure in self.structures.values():
             calls_on_tape[structure.counter_key] += structure.calls
         all_calls = calls_on_tape | self.counted_calls
-        found = (
-            structure.groups(all_calls[structure.counter_key])
-            for structure in self.structures.values()
-        )
+        found = (s.groups(all_calls[s.counter_key]) for s in self.structures.values())
         return {group.key: group for groups in found for group in groups}
 
     def with_counters(
@@ -447,9 +444,7 @@ class Observations:
             signature, renamed: as the calls were laid out with.
         """
         counted_groups = counters.by_counter_key(signature, renamed)
-        calls = {
-            key: sum(group.calls for _, group in groups) for key, groups in counted_groups.items()
-        }
+        calls = {key: sum(group.calls for _, group in g) for key, g in counted_groups.items()}
         return replace(self, counted_calls=Counter(calls))
 
     def group_of(self, key: GroupKey, call: SortedCall, first: CallRef) -> Group:
@@ -479,9 +474,7 @@ class Observations:
     def parts(self) -> list[Group]:
         """The groups, divided by every text and float that has few values, also if it is no switch,
         in the order of their first call."""
-        parts = (
-            part for structure in self.structures.values() for part in structure.parts.values()
-        )
+        parts = (part for s in self.structures.values() for part in s.parts.values())
         return sorted(parts, key=lambda part: part.first)
 
 

@@ -224,9 +224,7 @@ class ArgumentLayout:
     @cached_property
     def nested_places(self) -> tuple[tuple[FieldsNode, str], ...]:
         """The nested tensors among the arguments, each with its path from the argument on."""
-        return tuple(
-            nested for name, node in self.nodes.items() for nested in nested_places(node, name)
-        )
+        return tuple(n for name, node in self.nodes.items() for n in nested_places(node, name))
 
     @cached_property
     def int_scalars(self) -> tuple[int, ...]:

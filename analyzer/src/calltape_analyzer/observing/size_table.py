@@ -363,9 +363,7 @@ class SizeTable:
 
     def items(self) -> list[tuple[SizeRow, Seen]]:
         """The rows with their calls."""
-        return [
-            (self.row(row_number), self.calls_of(row_number)) for row_number in range(len(self))
-        ]
+        return [(self.row(r), self.calls_of(r)) for r in range(len(self))]
 
     def same(self, one: Column, other: Column) -> bool:
         """Whether two columns never differed."""
@@ -516,9 +514,7 @@ class SizeTable:
                 calls[value] += count
             else:
                 calls[value], first[value] = count, row_number
-        return {
-            value: Seen(calls[value], self._ref(row_number)) for value, row_number in first.items()
-        }
+        return {v: Seen(calls[v], self._ref(row_number)) for v, row_number in first.items()}
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:

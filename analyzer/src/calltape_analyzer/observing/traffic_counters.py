@@ -188,12 +188,7 @@ class CountedGroup:
         values_by_text: dict[str, Values] = {}
         axis_values = [None if axis is None else Values.of(axis) for axis in kind.axes]
         values = iter(
-            [
-                None
-                if values_of_axis is None
-                else values_by_text.setdefault(repr(values_of_axis), values_of_axis)
-                for values_of_axis in axis_values
-            ]
+            [None if v is None else values_by_text.setdefault(repr(v), v) for v in axis_values]
         )
         leaves = tuple(
             tuple(

@@ -193,9 +193,7 @@ class ModelPackages:
             modules = [str(getattr(model, "__module__", ""))]
         packages = {module: package_of(module) for module in modules}
         self._packages = frozenset(packages.values()) - _NO_PACKAGE
-        self._modules = tuple(
-            module for module, package in packages.items() if package in self._packages
-        )
+        self._modules = tuple(m for m, package in packages.items() if package in self._packages)
 
     def find(self, name: str) -> type | None:
         """The dataclass, named tuple or enum of this name that one of the packages defines, if it

@@ -138,9 +138,7 @@ def mapping_keys(form: FlatTree) -> frozenset[str]:
         node, depth = stack.pop()
         is_dict = node.kind == "dict"
         names: Sequence[Any] = node.keys if is_dict else range(len(node.children))
-        below = [
-            (child, f"{depth}.{name}") for name, child in zip(names, node.children, strict=True)
-        ]
+        below = [(c, f"{depth}.{name}") for name, c in zip(names, node.children, strict=True)]
         keys.update(place for _, place in below if is_dict)
         stack += below
     return frozenset(keys)
@@ -187,9 +185,7 @@ class Flattener:
                 return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
             if node.kind == "dataclass":
                 # torch.export.register_dataclass leaves out the fields that are None.
-                present = (
-                    child for child in named_children(node) if not isinstance(child[1], NoneNode)
-                )
+                present = (c for c in named_children(node) if not isinstance(c[1], NoneNode))
                 return FlatTree("list", children=flat(present))
             return FlatTree("list", children=tuple(self._tensors_below(node, path)))
         return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))

@@ -338,10 +338,7 @@ class ReferencedOnly:
     def _of(self, structure: bytes, spec_of: Callable[[], Structure]) -> _Referenced:
         def made() -> _Referenced:
             spec = spec_of()
-            leaves, scalars = (
-                {i: n for n, i in enumerate(found_positions)}
-                for found_positions in _positions(spec)
-            )
+            leaves, scalars = ({i: n for n, i in enumerate(f)} for f in _positions(spec))
             less: bytes | None = None
             if (len(leaves), len(scalars)) != (spec.leaves, spec.scalars):
                 root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)

@@ -98,9 +98,7 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
         arguments: names and values.
         may_lack: tells of a name whether the model can be called without this argument.
     """
-    held = [
-        (name, placeholder) for name, value in arguments for placeholder in placeholders_in(value)
-    ]
+    held = [(name, p) for name, value in arguments for p in placeholders_in(value)]
     if not held:
         return
     if unknown := {

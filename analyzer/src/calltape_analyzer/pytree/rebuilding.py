@@ -377,11 +377,7 @@ def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     if issubclass(cls, _NOT_PLAIN):
         raise TypeError(f"{cls.__name__} has a state of its own")
     # Those that the class really has under their names, and no subclass replaced.
-    slots = {
-        n: descriptor
-        for n, descriptor in slots_of(cls).items()
-        if class_attribute(cls, n) is descriptor
-    }
+    slots = {n: d for n, d in slots_of(cls).items() if class_attribute(cls, n) is d}
     for name in state:
         is_word = name.isidentifier() and not (name.startswith("__") and name.endswith("__"))
         defined = class_attribute(cls, name)

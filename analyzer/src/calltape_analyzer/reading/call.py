@@ -180,9 +180,7 @@ class Call(Shown):
         document = self.document()
         if document.get("at"):
             record = self.segment.reader.record_at(self.position)
-            blobs = [
-                holder.blob for holder in self.segment.checks.holders(record, _taken_keys(record))
-            ]
+            blobs = [h.blob for h in self.segment.checks.holders(record, _taken_keys(record))]
             facts = [None if blob is None else [blob.size, blob.checksum] for blob in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(document, document.get("blob"))
@@ -584,8 +582,6 @@ def advice_on_outputs(missing: Iterable[str | None]) -> str:
         missing: why they are missing, as records say it.
     """
     # Of a stream the reason stands behind what is there: 3 of 9 chunks kept: queue_full; closed …
-    known = {
-        reason.partition("; ")[0].rpartition(": ")[2] for reason in missing if reason is not None
-    }
+    known = {r.partition("; ")[0].rpartition(": ")[2] for r in missing if r is not None}
     advices = [advice for reason, advice in _ADVICE.items() if reason in known]
     return "; ".join(map(str, advices)) or "these calls have none to compare a program with"

@@ -465,9 +465,7 @@ class RecordedCalls(Shown):
     def redacted(self) -> Redacted | None:
         """How much of the tape was redacted, as its history says: ``all``, or ``part`` if it is
         made of redacted tapes and of others; None for nothing."""
-        return redacted_of_all(
-            redacted_of_steps(manifest.history or ()) for manifest in self.manifests
-        )
+        return redacted_of_all(redacted_of_steps(m.history or ()) for m in self.manifests)
 
     @property
     def dumps(self) -> tuple[Dump, ...]:

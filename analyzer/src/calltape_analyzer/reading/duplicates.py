@@ -253,9 +253,7 @@ def _is_repeat(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
         return are_same_steps(_steps(parts), _steps(steps), is_whole=True)
     # One of the processes was killed, so that some of its last calls may be missing.
     calls, other_calls = _calls(parts), _calls(steps)
-    return bool(calls) and all(
-        other_calls.get(number) == inputs for number, inputs in calls.items()
-    )
+    return bool(calls) and all(other_calls.get(n) == inputs for n, inputs in calls.items())
 
 
 def _calls(parts: Sequence[Segment]) -> dict[int, Hashable]:

@@ -90,9 +90,7 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     places = places_of(parts)
     deleted = joined_runs(run for part in parts for run in part.deleted)
     # Other files count the calls of a file that was about to be deleted.
-    deleted_parts = [
-        _coverage_of_place(copies) for copies in places if _is_in_runs(copies[0].part, deleted)
-    ]
+    deleted_parts = [_coverage_of_place(c) for c in places if _is_in_runs(c[0].part, deleted)]
     present_parts = [
         _coverage_of_place(copies) for copies in places if not _is_in_runs(copies[0].part, deleted)
     ]

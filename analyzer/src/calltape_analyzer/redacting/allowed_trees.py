@@ -213,9 +213,7 @@ class TreeChecks:
         if context is not None:
             require(side == "inputs", side, "a context")
             names = [context.default_dtype]
-            names += [
-                name for autocast in context.autocast for name in (autocast.device, autocast.dtype)
-            ]
+            names += [name for a in context.autocast for name in (a.device, a.dtype)]
             require(all(map(is_torch_name, names)), side, "a name that torch does not have")
         root_path = "" if side == "inputs" else side
         elements: dict[int, bool] = {}
@@ -298,9 +296,7 @@ class TreeChecks:
         elif isinstance(node, DictNode):
             require(all(self._is_allowed_key(key, placed.path) for key in node.keys), side, "a key")
         elif isinstance(node, FieldsNode):
-            fields = (
-                is_field(field) or self._is_allowed_key(field, placed.path) for field in node.fields
-            )
+            fields = (is_field(f) or self._is_allowed_key(f, placed.path) for f in node.fields)
             require(all(fields), side, "the name of a field")
         for attribute in getattr(node, "beside", None) or ():
             is_allowed = (

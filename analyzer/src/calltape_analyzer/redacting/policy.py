@@ -115,13 +115,9 @@ class Policy:
     ) -> None:
         self.signature = signature
         defaults = (parameter.default for parameter in signature.parameters)
-        self.defaults = frozenset(
-            (type(default), default) for default in defaults if is_default(default)
-        )
+        self.defaults = frozenset((type(d), d) for d in defaults if is_default(d))
         self._given: dict[_Option, Sequence[str]] = {"keep": keep, "shapes_only": shapes_only}
-        requests = [
-            Request(o, pattern) for o, patterns in self._given.items() for pattern in patterns
-        ]
+        requests = [Request(o, p) for o, patterns in self._given.items() for p in patterns]
         if not all(request.pattern for request in requests):
             raise UsageError("a path that is empty names no value")
         self._by_precedence = sorted(
@@ -145,9 +141,7 @@ class Policy:
     def request(self, path: str) -> Request | None:
         """The pattern that decides about a path; None if none matches."""
         names = list(names_of_path(path, self.signature)) if path else []
-        matching = [
-            request for request in self._by_precedence if matches_whole(request.pattern, names)
-        ]
+        matching = [r for r in self._by_precedence if matches_whole(r.pattern, names)]
         self._matched.update(request.pattern for request in matching)
         return matching[0] if matching else None
 
@@ -158,9 +152,7 @@ class Policy:
     @property
     def unmatched(self) -> list[str]:
         """The patterns that have matched no path so far."""
-        patterns = (
-            pattern for given_patterns in self._given.values() for pattern in given_patterns
-        )
+        patterns = (pattern for g in self._given.values() for pattern in g)
         return [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._matched]
 
     @property

@@ -215,9 +215,7 @@ class PrivateData(PlainData):
         joined: list[PrivateFinding] = []
         for (kind, call), group in groups.items():
             places = {finding.place for finding in group}
-            for place, calls in merge_alike(
-                (finding.place or "", finding.calls) for finding in group
-            ):
+            for place, calls in merge_alike((f.place or "", f.calls) for f in group):
                 # A place that stands for several is not a path that one can paste.
                 advice = _advice(kind, place if place in places else "PATH")
                 joined.append(

@@ -66,9 +66,7 @@ class Survey(Shown):
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
 
     def _sketch(self) -> Sketch:
-        rows = [
-            (name, summary.files, summary.coverage.kept) for name, summary in self.targets.items()
-        ]
+        rows = [(name, s.files, s.coverage.kept) for name, s in self.targets.items()]
         rows.sort(key=lambda row: -row[2])
         note = f"{len(self.unreadable):,} files could not be read" if self.unreadable else None
         return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)

@@ -269,11 +269,7 @@ def _with_wrapped_ints(
     from torch.utils import _pytree as pytree
 
     wrapper: Any = getattr(dynamic_shapes, "_IntWrapper", None)  # newer releases
-    dynamic = {
-        (int_finding.argument, int_finding.path)
-        for int_finding in variant.findings.ints
-        if int_finding.dynamic
-    }
+    dynamic = {(i.argument, i.path) for i in variant.findings.ints if i.dynamic}
     if wrapper is None or not dynamic:
         return args, kwargs, []
     wrapped: list[Any] = []
@@ -370,6 +366,4 @@ def tensors_in(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, Any])
             f"variant {variant.name} does not take these arguments ({reason})",
             advice="ask tape.variants() for the one whose accepts() is true",
         )
-    return [
-        None if number is None else live.sample.tensors[number] for number in completion.tensors
-    ]
+    return [None if n is None else live.sample.tensors[n] for n in completion.tensors]

@@ -125,9 +125,7 @@ class Pools:
         pair = (one, other)
         if pair not in self._differ:
             fewer, more = sorted((one.lines, other.lines), key=len)
-            self._differ[pair] = any(
-                more.get(number, line) != line for number, line in fewer.items()
-            )
+            self._differ[pair] = any(more.get(n, line) != line for n, line in fewer.items())
         return self._differ[pair]
 
 

@@ -500,9 +500,7 @@ def _add_to(
     calls = sum(group.calls for _, group in groups)
     kept_calls = sum(variant.calls for variant in variants)
     for variant in variants:
-        other_names = tuple(
-            other_variant.name for other_variant in variants if other_variant is not variant
-        )
+        other_names = tuple(o.name for o in variants if o is not variant)
         variant.all_calls = None if other_names else max(calls, variant.calls)
         variant.counted = {
             column: CountedSizes(values[name], calls, other_names, kept_spans[name], kept_calls)

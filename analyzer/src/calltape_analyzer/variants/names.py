@@ -283,11 +283,7 @@ class _Phrases:
     def of(self, features: _Features) -> list[_Phrase]:
         """The phrases of a variant with these features."""
         chosen = self._chosen
-        ranked = sorted(
-            (chosen[key], phrase)
-            for key, phrase in features.items()
-            if phrase.text and key in chosen
-        )
+        ranked = sorted((chosen[key], p) for key, p in features.items() if p.text and key in chosen)
         phrases = list(dict.fromkeys(phrase for _, phrase in ranked))
         lacking = len(self._optional) - sum(
             key in self._absent for key in features if key in chosen

@@ -148,9 +148,7 @@ class _SizeLines:
         is larger in a row in which it is 1."""
         line = self._values[self.line(column)]
         candidates = self._aligned[self.alignment(column)].with_one_of(line)
-        is_broadcast = any(
-            _is_broadcast_to(line, candidate) for candidate in candidates[:_MAX_LINES_COMPARED]
-        )
+        is_broadcast = any(_is_broadcast_to(line, c) for c in candidates[:_MAX_LINES_COMPARED])
         self.capped |= not is_broadcast and len(candidates) > _MAX_LINES_COMPARED
         return is_broadcast
 
@@ -158,10 +156,7 @@ class _SizeLines:
         """Whether this dimension is a part or the total of a sum that always held."""
         line = self._values[self.line(column)]
         varied = (other_line for other_line in self._varied if other_line != line)
-        is_sum = any(
-            self._are_in_a_sum(line, other_line)
-            for other_line in islice(varied, _MAX_LINES_COMPARED)
-        )
+        is_sum = any(self._are_in_a_sum(line, o) for o in islice(varied, _MAX_LINES_COMPARED))
         self.capped |= not is_sum and len(self._varied) > _MAX_LINES_COMPARED
         return is_sum
 

@@ -178,10 +178,7 @@ class _Simplifier(ast.NodeTransformer):
         if name in _FUNCTIONS:
             node.func = ast.Name(_FUNCTIONS[name])
         if _FUNCTIONS.get(name) in ("max", "min"):
-            nested = [
-                argument.args if _is_call(argument, _FUNCTIONS[name]) else [argument]
-                for argument in node.args
-            ]
+            nested = [a.args if _is_call(a, _FUNCTIONS[name]) else [a] for a in node.args]
             node.args = list(chain.from_iterable(nested))
         return node
 

@@ -166,9 +166,7 @@ class NewTape:
         """Remembers where the tensors of a call are on the new tape, including tensors of earlier
         calls that were written with it."""
         file = call.segment
-        moved = {
-            key: reference for key, reference in call.references.items() if key not in kept_keys
-        }
+        moved = {key: r for key, r in call.references.items() if key not in kept_keys}
         stored = keys if moved else None  # None if the blob is unchanged
         self._copies.keep((file, call.number), (number, stored), _KEY_BYTES * len(stored or ()))
         for key, (earlier, name, axis) in moved.items():
