@@ -231,8 +231,8 @@ def _parts_of_symbol(reasons: _VariantReasons, name: str) -> list[PartExplanatio
 
 
 def _is_place_below(name: str, text: str) -> bool:
-    """Whether a path is the one that was asked about, or below it. A ``*`` stands for the number of
-    any item of a list, as ``calltape variants`` prints several of them."""
+    """Whether a path is the one that was asked for, or below it. A ``*`` matches the number of any
+    list item, as ``calltape variants`` prints it."""
     if "*" not in text:
         return name == text or name.startswith(f"{text}.")
     parts, asked_parts = name.split("."), text.split(".")

@@ -83,7 +83,7 @@ class Rejection(Fact):
 
     @property
     def dimension(self) -> str | None:
-        """The declared dimension that is in the way (``input_ids[1]``); None if it is none."""
+        """The declared dimension that causes the rejection (``input_ids[1]``), or None."""
         place = str(getattr(self, "place", ""))
         return place if place[-1:] == "]" else None
 

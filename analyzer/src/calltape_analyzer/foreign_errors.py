@@ -15,7 +15,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = [
     "ASKS", "AssertionFailed", "ErrorMeaning", "OtherAssertion", "Raised", "failure_of",
-    "is_of_inputs", "kinds_of", "means", "text_of",
+    "is_of_inputs", "meanings_of", "means", "text_of",
 ]  # fmt: skip
 
 ASKS = "the model asks at "
@@ -150,16 +150,16 @@ def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertio
         condition, place = match["condition"], match["place"] or ""
         # One number that is compared has a place of its own; more of them follow from values.
         assertion = place if _OF_ONE.fullmatch(condition) else f"{condition} {place}"
-        return AssertionFailed(condition, place, kinds_of(assertion))
+        return AssertionFailed(condition, place, meanings_of(assertion))
     if shown.startswith(f"{_FAILED}: "):
         said = shown.removeprefix(f"{_FAILED}: ")
-        return OtherAssertion(said, kinds_of(said))
+        return OtherAssertion(said, meanings_of(said))
     name = type(error).__name__
     of_type = [kind for start, kind in _TYPES.items() if name.startswith(start)]
     if isinstance(error, TapeError):
         of_type += [ErrorMeaning.OF_TAPE] if error.kind in _OF_TAPE else []
         of_type += [ErrorMeaning.OF_DAMAGE] if error.kind in _OF_DAMAGE else []
-    return Raised(name, shown, (*of_type, *kinds_of(f"{name}: {shown}")))
+    return Raised(name, shown, (*of_type, *meanings_of(f"{name}: {shown}")))
 
 
 def text_of(error: BaseException) -> str:
@@ -175,7 +175,7 @@ def means(fact: Fact | None, kind: ErrorMeaning) -> bool:
     return fact is not None and any(kind in getattr(part, "kinds", ()) for part in fact.parts)
 
 
-def kinds_of(text: str) -> tuple[ErrorMeaning, ...]:
+def meanings_of(text: str) -> tuple[ErrorMeaning, ...]:
     """What the text of an error means, or the line of code that raised it."""
     return tuple(kind for kind, sign in _SIGNS.items() if sign.search(text))
 

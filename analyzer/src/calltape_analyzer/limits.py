@@ -128,7 +128,8 @@ def limits() -> Limits:
 
 
 def seconds_for(nbytes: int, effort: int = 1) -> float:
-    """How much processor time files of so many bytes allow, or the person allows."""
+    """The processor time in seconds for reading files of this many bytes, unless the user set a
+    limit."""
     allowed = effort * max(LEAST_SECONDS, SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
     seconds = limits().seconds
     return allowed if seconds is None else seconds
@@ -244,7 +245,8 @@ class Spending:
 
 
 def advice_to_allow(limit: str, option: str) -> Remedy:
-    """What to do about a limit: what is to be given to :class:`Limits`, and to the command."""
+    """What to do about a limit: the value to pass to :class:`Limits`, and the option of the
+    command."""
     return Remedy(f"open_tape(..., limits=Limits({limit}))", f"`calltape {option} ...`").after(
         "if you trust the tape, allow more: "
     )
@@ -315,16 +317,16 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
     if not is_main and not _HAS_CLOCKS:
         yield
         return
-    budget = Spending(is_process=is_main, effort=effort)
-    budget.tape_bytes = _bytes_of(paths)
+    spending = Spending(is_process=is_main, effort=effort)
+    spending.tape_bytes = _bytes_of(paths)
     try:
-        _begin(thread, budget)
+        _begin(thread, spending)
         yield
     finally:
         try:
-            _settle(thread, budget)
+            _settle(thread, spending)
         except Exceeded:
-            _settle(thread, budget)
+            _settle(thread, spending)
             raise
 
 
@@ -352,28 +354,28 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 if not _HAS_CLOCKS:
                     return function(*args, **kwargs)
                 halvings = max((allowance.exceeded for allowance in allowances), default=0)
-                budget = Spending(is_process=False, effort=effort, halvings=halvings)
-                budget.tape_bytes = sum(allowance.nbytes() for allowance in allowances)
+                spending = Spending(is_process=False, effort=effort, halvings=halvings)
+                spending.tape_bytes = sum(allowance.nbytes() for allowance in allowances)
                 result: list[R] = []
                 try:
                     try:
-                        _begin(thread, budget)
+                        _begin(thread, spending)
                         result.append(function(*args, **kwargs))
                     finally:
-                        _settle(thread, budget)
+                        _settle(thread, spending)
                 except (Exception, Exceeded) as error:
-                    _settle(thread, budget)
+                    _settle(thread, spending)
                     # A library may have made another error of it, and somebody may have handled it.
-                    if not budget.raised:
+                    if not spending.raised:
                         reported = _error_for_caller(error, allowances)
                         if reported is None:
                             raise
                         raise reported from error
-                if not budget.raised:
+                if not spending.raised:
                     return result[0]
             for allowance in allowances:
                 allowance.exceeded += 1
-            raise budget.raised[-1] from None
+            raise spending.raised[-1] from None
 
         return run
 
@@ -449,32 +451,32 @@ _OURS = __name__.partition(".")[0]
 
 def add_allowance(nbytes: int) -> None:
     """Adds the bytes of a file that a call of the API opened to what that may take."""
-    budget = current()
-    if budget is not None and not budget.is_process:
-        budget.tape_bytes += nbytes
+    spending = current()
+    if spending is not None and not spending.is_process:
+        spending.tape_bytes += nbytes
 
 
-def _begin(thread: int, budget: Spending) -> None:
+def _begin(thread: int, spending: Spending) -> None:
     """Has what this thread spends from now on looked at, until :func:`_settle`."""
     global _exceeded, _watching
     _exceeded = None
     with _starting:
-        _current[thread] = budget
+        _current[thread] = spending
         if _watching is None or not _watching.is_alive():
             _watching = threading.Thread(target=_watch, name="calltape-budget", daemon=True)
             _watching.start()
 
 
-def _settle(thread: int, budget: Spending) -> None:
+def _settle(thread: int, spending: Spending) -> None:
     """Ends the budget of this thread. What the watching thread raises may come at any moment, also
     where this begins: then it is to be called again. Nothing is raised afterwards."""
     while True:
         try:
-            budget.has_ended = True
-            with budget.deciding:  # from here on nothing more is raised
-                last = budget.raised[-1:]
-            if last and not budget.is_settled:
-                budget.is_settled = True
+            spending.has_ended = True
+            with spending.deciding:  # from here on nothing more is raised
+                last = spending.raised[-1:]
+            if last and not spending.is_settled:
+                spending.is_settled = True
                 # It takes the place of one that did not come yet, and so none is left behind.
                 _raise_in(thread, last[0])
                 while True:
@@ -496,12 +498,12 @@ def _watch() -> None:
                 _watching = None
                 return
         frames = sys._current_frames()
-        for thread, budget in budgets:
-            error = budget.look(frames.get(thread))
-            with budget.deciding:
-                if error is not None and not budget.has_ended:
+        for thread, spending in budgets:
+            error = spending.look(frames.get(thread))
+            with spending.deciding:
+                if error is not None and not spending.has_ended:
                     _exceeded = error
-                    budget.raised.append(error)
+                    spending.raised.append(error)
                     _raise_in(thread, error)
         del frames  # they hold what the calls have
 

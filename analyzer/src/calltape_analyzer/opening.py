@@ -297,8 +297,8 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
 
 
 def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
-    """The files, without surveys of which a recording is in another file too: its calls would
-    count twice."""
+    """The files without those surveys that have a recording in common with another file: its calls
+    would count twice."""
     sources_of: dict[bytes, list[Source]] = {}
     left_out: set[int] = set()
     for one in sorted(segments, key=lambda segment: segment.is_survey):

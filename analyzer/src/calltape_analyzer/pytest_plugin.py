@@ -75,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_ours(metafunc: pytest.Metafunc) -> bool:
-    """Whether the test uses the fixture of this module, and not one of its own."""
+    """Whether the test uses the fixture of this module, not a fixture of its own."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs.get("argnames", "")
         if "tape" in (names.replace(" ", "").split(",") if isinstance(names, str) else names):

@@ -424,7 +424,7 @@ def _add_class(needs: _Needs, node: CustomNode | FieldsNode) -> None:
 
 
 class _Source:
-    """A value of which only the Python source is of interest."""
+    """A value that stands for its Python source."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -61,8 +61,8 @@ def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def variant_names(names: Sequence[str], most: int | None = None) -> str:
-    """Names of variants, at most so many: ``decode; mask present, add=False; and 2 more``. Commas
-    are within names, so that they cannot stand between them."""
+    """Names of variants, at most this many: ``decode; mask present, add=False; and 2 more``. Names
+    contain commas, so semicolons separate them."""
     more = 0 if most is None else max(0, len(names) - most)
     return "; ".join([*names[:most], *[f"and {more} more"] * (more > 0)])
 
@@ -101,7 +101,7 @@ class UniqueNames:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names, of which those that come again get a number."""
+    """The names, with numbers added to those that occur again."""
     names_taken = UniqueNames()
     return [names_taken.add(name) for name in names]
 
@@ -224,8 +224,8 @@ _GAP = 2
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal that a stream is, by default stdout; None if it is none. ``COLUMNS``
-    says it first."""
+    """The width of the terminal that a stream (by default stdout) writes to, in columns; None if it
+    is not a terminal. ``COLUMNS`` takes precedence."""
     if not _is_terminal(sys.stdout if stream is None else stream):
         return None
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
@@ -351,9 +351,8 @@ def _indented(text: str, width: int) -> Iterator[str]:
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """How wide each column is, so that all fit: the widest ones give way first, and if there is
-    room for that, none breaks a word, or at least no part of one that is not long. None if there
-    is no room even for these parts."""
+    """The width of each column, so that all fit. The widest columns shrink first; if possible no
+    word is broken, or at least no short part of a word. None if not even these parts fit."""
     room = width - _GAP * (len(columns) - 1)
     widths = [min(max(map(cells_of, column)), width) for column in columns]
     for split, most in ((_WORD, width), (_PART, width), (_PART, _LONG_PART)):

@@ -191,6 +191,6 @@ def _answers_of(group: Group) -> Iterator[tuple[str, str, str]]:
 
 
 def sum_of_seen(seen: Iterable[Seen]) -> Seen:
-    """The sum of calls, none of which is counted twice."""
+    """The sum of calls that have none in common."""
     counts = list(seen)
     return Seen(sum(count.calls for count in counts), min(count.first for count in counts))

@@ -98,7 +98,7 @@ class FoundVariant:
 
     @cached_property
     def findings(self) -> VariantFindings:
-        """The same as plain data."""
+        """The facts as plain data."""
         return findings_of(self.facts, self.address)
 
 

@@ -88,8 +88,8 @@ class Sample:
         return Sample(copies(self.tensors), [*self.scalars], self.room)
 
     def contiguous(self) -> Sample:
-        """The same values in contiguous tensors. Contiguous tensors are not copied, so that
-        nobody else may hold the sample. One object that is there twice stays one."""
+        """The same values in contiguous tensors; those that already are contiguous are not copied.
+        A tensor object that occurs twice stays one object."""
         self._check_room()
         tensor_by_id = {id(t): t for t in self.tensors}
         contiguous_by_id = {

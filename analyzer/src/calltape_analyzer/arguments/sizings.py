@@ -160,9 +160,9 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
 
 
 def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
-    """Sizes between multiples that all recorded sizes were of, one symbol at a time: half way, or
-    another part of the way, and next to a recorded size. A model may refuse them, and nobody asked
-    for them."""
+    """Sizes between multiples: where all recorded sizes of a symbol have a common divisor, sizes
+    that lack it, one symbol at a time: half way, at another part of the way, and next to a recorded
+    size. A model may reject them, and no caller asked for them."""
     row = _smallest(variant)
     values = values_at(variant, row)
     units = {i: s.unit for i, s in _free(variant) if s.unit > 1 and values[i] > 0}
@@ -410,8 +410,8 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
 
 
 def _steps(count: int) -> Iterable[tuple[int, ...]]:
-    """Steps for so many symbols: all combinations, the smallest first; of too many, some in which
-    all steps differ."""
+    """Steps for this many symbols: all combinations, the smallest first; if these are too many,
+    some in which all steps differ."""
     if _MAX_STEPS**count > _MAX_TRIED:
         return [tuple(range(start, start + count)) for start in range(_MAX_STEPS)]
     return sorted(product(range(_MAX_STEPS), repeat=count), key=lambda step: (sum(step), step))

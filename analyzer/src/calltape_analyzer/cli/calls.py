@@ -416,7 +416,7 @@ def _children(name: str, node: Any) -> list[tuple[str, Node]]:
 
 
 def _ending(name: str) -> str:
-    """A name, of which a long one has only its end: keys of a tape may be long, and nested."""
+    """A name; of a long one only the end, because keys of a tape may be long, and nested."""
     return name if len(name) <= MOST_NAME else f"…{name[1 - MOST_NAME :]}"
 
 

@@ -258,7 +258,7 @@ def redact(
 
 
 def _print(report: EditReport, json: bool) -> None:
-    """Prints what came of making a tape, and ends with 3 if something was lost."""
+    """Prints the report on a tape that was written, and ends with 3 if something was lost."""
     if json:
         print_json(report)
     else:

@@ -86,7 +86,7 @@ def address(text: str) -> str:
 
 
 def _last_word(text: str) -> str:
-    """The same of the last word of a command: of another form, it is a tape."""
+    """Checks the last word of a command in the same way: a word of another form is a tape."""
     try:
         return address(text)
     except typer.BadParameter:
@@ -256,8 +256,8 @@ def opened_tape(
     effort: int = 1,
     classes: Sequence[type] = (),
 ) -> Iterator[Tape]:
-    """The tape of a command's words and options; afterwards its damage is told, and decides the
-    exit code, unless the command came to a verdict of its own.
+    """Opens the tape that the words and options of a command select. On leaving, it reports the
+    tape's damage, which decides the exit code unless the command decided it.
 
     Args:
         paths: files, directories and patterns.

@@ -262,8 +262,8 @@ def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
 def traffic_lines(
     counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
 ) -> Iterator[str]:
-    """The whole traffic: per input signature how many calls, how many of them are kept, and the
-    ranges of what varied; those of which the same is said as one. Nothing if no call was
+    """The whole traffic: for each input signature the number of calls, how many of them are kept,
+    and the ranges of what varied. Signatures with equal ranges share a line. Nothing if no call was
     counted."""
     if not counters.calls:
         if counters.missing:
@@ -316,7 +316,7 @@ def _span(values: Values) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people: ``640 B``, ``1.5 MiB``."""
+    """A number of bytes for people: ``640 B``, ``1.5 MiB``."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

@@ -68,7 +68,7 @@ Bisect = Annotated[
 
 
 class Judged:
-    """What came of a replay, if it came so far.
+    """The result of a replay, as far as it came.
 
     Attributes:
         is_open: whether the tape was opened.

@@ -197,7 +197,7 @@ def _print_symbols(variants: Sequence[Variant]) -> None:
 
 
 def _tapes_and_subject(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
-    """The tapes, the argument and the dimension: words of which only the last may be a number.
+    """Divides the words into tapes, argument and dimension. Only the last word may be a dimension.
 
     Raises:
         BadParameter: there are files that are not there.

@@ -52,7 +52,7 @@ class Verb(NamedTuple):
 
     @property
     def all_exits(self) -> dict[int, str]:
-        """What each of its exit codes means, those of every verb too."""
+        """The meaning of each exit code, including those that all verbs share."""
         meanings = {**EXITS, **self.exits}
         return {code: meanings[code] for code in sorted(meanings) if meanings[code]}
 
@@ -83,7 +83,7 @@ EXITS = MappingProxyType(
 
 
 def _epilog(verb: Verb) -> str:
-    """Its exit codes, if one of them means something of its own."""
+    """The exit codes for the help of a verb; empty if none has a meaning of its own."""
     if not any(verb.exits.values()):
         return ""
     rows = [textwrap.wrap(f"{code:<4} {text}", 72, subsequent_indent=" " * 5)
@@ -168,7 +168,8 @@ _OVERVIEW = Verb("overview", "info", "Show what a tape is, and the variants of i
 
 
 class VerbGroup(TyperGroup):
-    """The group of all verbs. Words that begin with a tape, and with no verb, ask what it is."""
+    """The group of all verbs. If the first word is a tape and not a verb, the command shows an
+    overview of the tape."""
 
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = {verb.name: _Unloaded(verb) for verb in VERBS}
@@ -180,7 +181,7 @@ class VerbGroup(TyperGroup):
             return super().make_context(*args, **options)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb of these words, and what is left of them."""
+        """The verb that the words name, and the words after it."""
         if args and args[0] not in self.commands and _is_tape(args[0]):
             return "", _Unloaded(_OVERVIEW), args
         return super().resolve_command(ctx, args)
@@ -190,7 +191,7 @@ class VerbGroup(TyperGroup):
         formatter.write_usage(ctx.command_path, "TAPE...", prefix=" " * len("Usage: "))
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a verb. A signal that comes while it is imported ends it as one that comes later."""
+        """Runs a verb. A signal during its import has the same effect as a later one."""
         with _signals_end():
             return super().invoke(ctx)
 
@@ -212,8 +213,8 @@ def _is_tape(word: str) -> bool:
 
 
 def _in_words(error: typer.BadParameter) -> str:
-    """The message of an error, without the prefix of pydantic, which some versions of typer use;
-    of an argument that is missing beside others, which ones are wanted."""
+    """The message of an error, without the prefix that pydantic adds under some versions of typer.
+    If arguments are missing, it names all of them."""
     is_argument = getattr(error.param, "param_type_name", None) == "argument"
     if error.message or error.ctx is None or not is_argument:
         return error.message.removeprefix("Value error, ")

@@ -114,7 +114,8 @@ class Distances(NamedTuple):
 
 
 class _LeafResult(NamedTuple):
-    """What came of one leaf: what differs, if anything does, and how far it is off."""
+    """The result of comparing one leaf: the difference, if there is one, and how far apart the
+    values are."""
 
     difference: LeafDifference | None = None
     apart: Distances = Distances()
@@ -301,7 +302,7 @@ def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Lea
 
 
 def paths_without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
+    """The paths of leaves for which the tape has dtype and shape, or a type, but no value."""
     return frozenset(
         path
         for path, leaf in leaves.items()
@@ -324,7 +325,7 @@ def what_to_compare(expected: Mapping[str, Any], synthetic: bool) -> Against:
 
 
 def is_withheld(leaf: Any) -> bool:
-    """Whether the policy kept a value off the tape, of which its type is there."""
+    """Whether the recorder's policy kept the value off the tape, so that only its type is there."""
     return isinstance(leaf, Unknown) and leaf.is_withheld
 
 
@@ -355,7 +356,7 @@ _NAMES = (("past_key_values", "cache"), ("cache_params", "cache"))
 
 
 def as_recorded(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What came out by the names that the tape has for it.
+    """The outputs under the names that the tape has for them.
 
     Args:
         expected: what was recorded, by path: ``.past_key_values.layers.0.keys``.

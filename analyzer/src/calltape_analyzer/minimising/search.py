@@ -444,8 +444,8 @@ T = TypeVar("T")
 
 
 def fewest(parts: Sequence[T], enough: Callable[[list[T]], bool]) -> list[T]:
-    """A subset of which no part can be left out, by delta debugging. If one of n parts is enough,
-    it is found in about 2 log2(n) tries.
+    """A subset from which no part can be removed, by delta debugging. If one of n parts is enough,
+    finding it takes about 2 log2(n) tries.
 
     Args:
         parts: at least one part; together they are enough.

@@ -148,7 +148,8 @@ def without_autocast() -> Iterator[None]:
 
 
 def detached(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The same leaves without what gradients would be computed from, which takes memory."""
+    """The same leaves without the graph that gradients would be computed from, which takes
+    memory."""
     import torch
 
     return {

@@ -468,7 +468,8 @@ def copied_from_state(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dic
 
 
 def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
-    """Whether a tensor that was a copy of another one was written to, even with the same values."""
+    """Whether a tensor that was a copy of another one was written to, even if its values are the
+    same."""
     return bool(now._version) or not same(before, now)
 
 

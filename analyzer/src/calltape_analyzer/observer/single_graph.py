@@ -149,7 +149,8 @@ class SingleGraph:
         )
 
     def check(self, call: StoredCall) -> None:
-        """Raises InferenceError if a call is none of this graph: one that raised may be any."""
+        """Raises InferenceError if a call does not belong to this graph, as a call that raised may
+        not."""
         self._check_structure(call)
         if call.call is None:
             return  # constants are those of the recorded calls
@@ -482,8 +483,8 @@ Dimension: TypeAlias = "tuple[int, int]"
 
 
 def dynamic_dimensions(shapes: Sequence[Shape], set_batch_dimension: bool = False) -> list[int]:
-    """The axes of which several shapes of one tensor have more than one size; with
-    ``set_batch_dimension`` axis 0 in any case.
+    """The axes on which the shapes of one tensor differ; with ``set_batch_dimension`` always axis 0
+    too.
 
     Raises:
         InferenceError: the shapes differ in rank.

@@ -152,8 +152,8 @@ def difference_of(group: Group, placed: SortedCall) -> str:
 
 
 def _other_arguments(group: Group, placed: SortedCall) -> str | None:
-    """The arguments that a call has and a group has not, or the other way round; None if they have
-    the same. One that is left out has its default, if that is a value to compare with."""
+    """The arguments that a call has and a group lacks, or vice versa; None if both have the same.
+    An argument that is left out has its default, if that is a value to compare with."""
     ours, theirs, signature = group.layout.nodes, placed.layout.nodes, placed.signature
     if signature.variadic_positional is not None:
         recorded_members, given_members = (
@@ -191,8 +191,8 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _other_memory(group: Group, placed: SortedCall) -> str:
-    """What is one object, or shares memory, in a call and not in a group, or the other way
-    round."""
+    """Which arguments are one object, or share memory, in the call but not in the group, or vice
+    versa."""
     places, ours, theirs = group.layout.tensors, group.key.shared, placed.key.shared
     pair = next((pair for pair in theirs if pair not in ours), None)
     if pair is not None:

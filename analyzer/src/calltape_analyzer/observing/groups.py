@@ -306,13 +306,13 @@ def may_be_switch(text: str) -> bool:
 
 
 def looks_like_name(text: str) -> bool:
-    """Whether a text is shown to people as it is."""
+    """Whether a text may be shown to people, because it looks like a name in code."""
     return _NAME.fullmatch(text) is not None
 
 
 def shown_constant(value: Any) -> str:
-    """A constant for people. A text that looks like a name is shown; of other texts only the length
-    is, because they may be private."""
+    """A constant for people. A text is shown if it looks like a name; otherwise only its length is,
+    because it may be private."""
     if isinstance(value, bytes):
         return f"{len(value)} byte{'' if len(value) == 1 else 's'}"
     if isinstance(value, str) and not looks_like_name(value):

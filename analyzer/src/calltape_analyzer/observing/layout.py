@@ -250,7 +250,7 @@ class ArgumentLayout:
         return (self.ints if column.axis is None else self.tensors)[column.index]
 
     def column_name(self, column: Column) -> str:
-        """A column for people: ``x[0]``, or the path of an int."""
+        """The name of a column for people: ``x[0]``, or the path of an int."""
         path = self.path(column)
         return str(path) if column.axis is None else f"{path}[{column.axis}]"
 
@@ -365,7 +365,7 @@ def layout_of_nodes(
     data_keys: DataKeys = dict,
     ordered: frozenset[str] = frozenset(),
 ) -> ArgumentLayout:
-    """The layout of arguments of which none is left out, or of a single value by any name.
+    """The layout of a complete set of arguments, or of a single value under any name.
 
     Args:
         nodes: by the names of the arguments.

@@ -211,7 +211,7 @@ class SizeTable:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[SizeRow, Seen]]) -> Self:
-        """The table of these rows, of which equal ones are united."""
+        """The table of these rows; equal rows become one."""
         table = cls()
         for row, seen in rows:
             table.add(row, seen)

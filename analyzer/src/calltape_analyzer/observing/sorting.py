@@ -151,7 +151,7 @@ class CallSorter:
         return replace(self, model=model)
 
     def with_varying(self, names: frozenset[str]) -> CallSorter:
-        """A sorter for which these ints are arguments of each call, too."""
+        """A sorter that treats these ints as arguments of every call."""
         if names <= self.signature.varying:
             return self
         return replace(self, signature=self.signature.with_varying(names))

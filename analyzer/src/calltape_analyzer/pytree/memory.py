@@ -168,8 +168,8 @@ def _is_sum(total: int, terms: Sequence[tuple[int, int, int]]) -> bool:
 
 def as_laid_out(plain: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """The elements of a contiguous tensor, in memory with these strides. Elements that share memory
-    must be equal; if they are not, or if the memory would be far larger than the elements, the
-    tensor as it is.
+    must be equal. If they are not, or if the memory would be far larger than the elements, returns
+    the tensor unchanged.
 
     Args:
         plain: of a dtype that torch copies exactly.
@@ -338,7 +338,7 @@ def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = Fals
 
 
 def on_device(tensors: dict[int, Any], numbers: Collection[int], device: Any) -> dict[int, Any]:
-    """Tensors of which some are moved to a device, where they lie as they did.
+    """The same tensors, moved to a device where necessary; they keep their layout in memory.
 
     Args:
         tensors: by number.

@@ -135,13 +135,14 @@ def has_data_keys(root: Node) -> bool:
 
 
 def without_argument(name: str) -> str:
-    """What to do about an argument that is in the way, and that a model may be called without."""
+    """What to do about an argument that prevents the call, and without which the model may be
+    called."""
     how = Remedy(f"Tape.remove_inputs([{name!r}])", f"--ignore {name}")
     return f"if the model does without {name}, leave it out with {how}"
 
 
 def without_the_argument() -> Remedy:
-    """The same of an argument whose name is not known."""
+    """The same for an argument whose name is not known."""
     return LEFT_OUT.after("if the model does without the argument, leave it out with ")
 
 

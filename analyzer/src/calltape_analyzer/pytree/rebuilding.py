@@ -67,7 +67,8 @@ tokenizer: they say how the data came about. By the name of the class that sets 
 
 
 def content_of(value: Any) -> dict[Any, Any] | list[Any] | None:
-    """What a container of a class of its own holds, as a built-in one; None for any other value."""
+    """The content of a container of a user's class, as a built-in container; None for any other
+    value."""
     if isinstance(value, WRAPPERS):
         wrapped = wrapped_in(value)
         return dict(dict.items(wrapped)) if isinstance(wrapped, dict) else wrapped and list(wrapped)

@@ -115,7 +115,7 @@ class Call(Shown):
         return self.segment.manifest
 
     def rebuilt_from(self, classes: ClassIndex) -> Call:
-        """The same call, whose objects are rebuilt from other classes."""
+        """The same call, with objects rebuilt from other classes."""
         rebuilt = Call(self.segment, self.position, self.index, classes)
         rebuilt._record = self._record
         return rebuilt

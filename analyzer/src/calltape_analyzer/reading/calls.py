@@ -75,8 +75,8 @@ class Calls(Sequence[Call]):
             self._count()
 
     def scan(self) -> None:
-        """Reads the records of all files of which only the ends were read. From here on, there are
-        as many calls as are said."""
+        """Reads the records of all files of which only the ends were read. Afterwards the number of
+        calls is the one that the records show."""
         if not self._is_known:
             self._scan(self._segments)
 

@@ -72,7 +72,7 @@ def remainders_taken() -> Iterator[None]:
 
 
 def most_unpacked(size: int) -> int:
-    """How many bytes are decompressed of files of so many, if no other limit holds."""
+    """How many bytes a compressed file of this size may become, if no other limit applies."""
     return max(_LEAST_BYTES, _TIMES_FILE * size)
 
 
@@ -166,7 +166,7 @@ class _Share:
         self.packed = self.taken = 0
 
     def take(self, more: int) -> None:
-        """Takes so many bytes.
+        """Counts this many decompressed bytes.
 
         Raises:
             TapeError: ``limit``.

@@ -179,8 +179,8 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
 
 
 def _has_other_inputs(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
-    """Whether a call is another one than that of its number in another file. Of a damaged one,
-    nobody can tell, and its damage is told when it is read."""
+    """Whether a call differs from the call with its number in another file. Of a corrupted call
+    this is unknown; its corruption is reported when it is read."""
     call, original = (Call(part, at, 0, ClassIndex()) for part, at in ((file, position), owner))
     try:
         return not call.is_same(original)
@@ -205,8 +205,8 @@ Steps = dict[Hashable, Row]
 def without_other_ranks(
     recordings: Sequence[list[Segment]],
 ) -> tuple[list[list[Segment]], list[str]]:
-    """The recordings of which each has steps of its own, and the paths of the files of others,
-    which are closed."""
+    """The recordings that have steps of their own, and the paths of the files of other ranks, which
+    are closed."""
     gone = of_other_ranks(recordings, _is_repeat)
     left_out = {id(parts) for parts in gone}
     paths = [part.path for parts in gone for part in parts]

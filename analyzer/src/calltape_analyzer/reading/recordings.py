@@ -131,8 +131,8 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
 
 
 def _counted_until(places: Sequence[Sequence[CountedFile]]) -> int | None:
-    """Until when a recording that goes on is counted, if the last of its files has no call and no
-    counts: until the file before it was closed, or from the beginning on; None if nobody knows."""
+    """Until when a recording that goes on is counted, if its last file has neither calls nor
+    counts: until the file before it was closed, or since the beginning; None if unknown."""
     for copies in reversed(places):
         closed = [file.closed_ns for file in copies if file.closed_ns is not None]
         if len(closed) == len(copies):

@@ -339,8 +339,8 @@ class TapeFile(TapeBytes):
             close_unpacked(unpacked_copy)
 
     def refresh(self) -> bool:
-        """Notes the size and time of the file as they are now, and returns whether they are as
-        before."""
+        """Notes the size and time of the file as they are now, and returns whether they are
+        unchanged."""
         before = self._version
         status = self._use(os.fstat)
         self._version = _version(status)

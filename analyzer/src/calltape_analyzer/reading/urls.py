@@ -36,7 +36,7 @@ def is_url(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """The path of a ``file://`` URL; any other path as it is."""
+    """The path of a ``file://`` URL; any other path is returned unchanged."""
     match = _URL.match(path)
     return match[2] if match is not None and match[1].lower() in _LOCAL else path
 

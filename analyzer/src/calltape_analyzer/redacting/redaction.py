@@ -261,7 +261,7 @@ def _with_renumbered_storages(
 
 
 def _only(record: R, *names: str, **changes: Any) -> R:
-    """A record with only these fields of another one, and with these changes."""
+    """A record with only these fields of another one, plus these changes."""
     return type(record)(**{name: getattr(record, name) for name in names}, **changes)
 
 

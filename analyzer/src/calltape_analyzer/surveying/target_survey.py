@@ -181,7 +181,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
 
 
 def _with_kept(coverage: Coverage, kept: int) -> Coverage:
-    """The coverage of a file of which so many calls could be read."""
+    """The coverage of a file of which this many calls could be read."""
     if kept == coverage.kept:
         return coverage
     dropped = dict(coverage.dropped)
@@ -192,7 +192,8 @@ def _with_kept(coverage: Coverage, kept: int) -> Coverage:
 
 
 def _table_of(segment: Segment) -> InputsTable | None:
-    """The table of the end; None if there is none, or one of which a part breaks the format."""
+    """The table at the end of a file; None if there is none, or if a part of it breaks the
+    format."""
     table = segment.table
     if table is None:
         return None

@@ -153,7 +153,7 @@ def int64(value: int) -> int | None:
 
 
 def _likeness(key: GroupKey) -> object:
-    """Equal for all keys of which one may take the other."""
+    """A value that is equal for all keys that can stand for one another."""
     return key[:2]
 
 
@@ -404,7 +404,7 @@ def _reader(
     rows: Iterator[tuple[Any, ...]],
     columns: Callable[[Sequence[tuple[Any, ...]]], list[pa.Array]],
 ) -> pa.RecordBatchReader:
-    """Batches of at most so many rows, which are made as they are read."""
+    """A reader of batches of at most this many rows, which are produced while they are read."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         while some := list(islice(rows, max_rows)):

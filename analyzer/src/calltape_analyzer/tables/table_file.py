@@ -149,8 +149,7 @@ def _no_formula(text: str) -> str:
 
 
 def _without_formulas(column: Any) -> Any:
-    """A column of repeated texts, of which none is a formula. Each distinct text is looked at
-    once."""
+    """A column of repeated texts without formulas. Each distinct text is checked once."""
     import pyarrow as pa
 
     texts = [_no_formula(text) for text in column.dictionary.to_pylist()]

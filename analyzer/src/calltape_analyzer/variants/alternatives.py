@@ -80,8 +80,8 @@ def undivided(variants: Sequence[VariantFacts]) -> VariantFacts:
 def merged(
     larger: VariantFacts, smaller: Sequence[VariantFacts], sorter: CallSorter, calls: Calls
 ) -> VariantFacts:
-    """One variant of several: the calls of the smaller ones as calls of the larger one. It is
-    made of the calls on the tape, and has nothing of the other calls.
+    """One variant of several: the calls of the smaller ones become calls of the larger one. Only
+    calls on the tape count, not those of traffic counters.
 
     Args:
         larger: has what the others lack (:func:`lacking`).

@@ -366,8 +366,8 @@ def _refuting_rows(variant: VariantFacts) -> dict[int, int]:
 
 
 def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> list[int]:
-    """Groups by how much totals should depend on them, not the other way round: first axes, then
-    tokens, then the tokens before them."""
+    """The groups, ordered so that totals follow from the first ones and not vice versa: first axes,
+    then tokens, then the tokens before them."""
     layout = variant.group.layout
 
     def rank(columns: Sequence[Column]) -> int:

@@ -355,8 +355,8 @@ class VariantFacts:
 
     @property
     def nothing_yet(self) -> frozenset[Column]:
-        """The axes that are 0 because their tensor stands for "nothing yet": that says nothing of
-        their sizes."""
+        """The axes that are 0 because their tensor stands for "nothing yet". This 0 says nothing
+        about their sizes."""
         tensors = {
             c.column.index
             for c in self.conditions

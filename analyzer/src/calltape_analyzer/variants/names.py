@@ -176,7 +176,7 @@ class _Key(NamedTuple):
 
 
 class _Phrase(NamedTuple):
-    """A part of a name, and whether it says nothing of what was passed."""
+    """A part of a name, and whether it is free of values that were passed."""
 
     text: str
     is_public: bool = True

@@ -38,8 +38,8 @@ Values = tuple[int, ...]
 
 
 def splits_of(group: Group) -> list[VariantFacts]:
-    """The parts of a group that no program could serve together, as variants of which nothing is
-    decided yet; each row is in one of them."""
+    """The parts of a group that need programs of their own, as variants without decisions. Each row
+    is in one of them."""
     done: list[VariantFacts] = []
     waiting = [VariantFacts(group, group.rows)]
     while waiting:

@@ -255,7 +255,7 @@ class _Parts:
         return Relation(((factor, nearest),), constant)
 
     def sum_to(self, i: int) -> tuple[int, int] | None:
-        """The first two other symbols of which a symbol is the sum."""
+        """The first two other symbols whose sum a symbol always is."""
         values = self._symbols[i].values
         parts = [part for part in self._head if part != i][:MAX_SYMBOLS_FOR_SUMS]
         ends = self._by_ends()

@@ -356,8 +356,8 @@ def _notes(variant: VariantFacts) -> Iterator[str]:
 
 
 def _unrecorded(variant: VariantFacts) -> Iterator[str]:
-    """The objects of each argument of which nothing is on the tape. Their tensors are missing from
-    all that is said of the variant."""
+    """Notes on objects of which the tape has nothing. Their tensors are missing from all findings
+    about the variant."""
     for argument, root in variant.group.layout.nodes.items():
         opaque = [node for node in walk(root) if isinstance(node, OpaqueNode) and node.of is None]
         if has_data_keys(root):
@@ -545,7 +545,7 @@ class VariantTable:
             yield from fitted(f"{name}: {text}", width)
 
     def sketch(self) -> Sketch:
-        """The same for notebooks."""
+        """The table for notebooks."""
         notes = [f"{name}: {text}" for name, text in self.notes]
         below = [Sketch(head=SYMBOLS, rows=self.symbols, lines=notes)]
         return Sketch(
@@ -557,7 +557,7 @@ class VariantTable:
         )
 
     def document(self) -> dict[str, Any]:
-        """The same for the page of the viewer: lists and texts."""
+        """The table for the viewer's page: lists and texts."""
         return {
             "name": self.name,
             "calls": self.calls,

@@ -120,8 +120,8 @@ def count_intact(segments: Iterable[Segment]) -> int:
 
 
 def unkept_of(segments: Sequence[Segment]) -> InputsTable:
-    """The counted inputs of calls that were seen but not kept. They do not apply to a selection of
-    calls, because nobody knows which of them would have been selected."""
+    """The counted inputs of calls that were seen but not kept. A selection of calls has none,
+    because it is unknown which of them it would have included."""
     unkept = InputsTable()
     for segment in segments:
         table = segment.table
