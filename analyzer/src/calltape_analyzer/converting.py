@@ -136,20 +136,20 @@ def read_safetensors_folder(
 
 
 def _calls_in(folder: Path) -> dict[int, Path]:
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     for name in sorted(os.listdir(folder)):
         match = _NAME.fullmatch(name)
         if match is None:
             continue
         number, stem = int(match[1] or match[2]), folder / name.rpartition(".")[0]
-        if found.setdefault(number, stem) != stem:
-            raise UsageError(f"{found[number].name} and {stem.name} are both call {number}")
-    if not found:
+        if files.setdefault(number, stem) != stem:
+            raise UsageError(f"{files[number].name} and {stem.name} are both call {number}")
+    if not files:
         raise UsageError(
             "the folder has no files of calls", path=str(folder),
             advice="name them like call_00000000.safetensors",
         )  # fmt: skip
-    return found
+    return files
 
 
 def _add(writer: NewTape, number: int, stem: Path, tape: bytes) -> None:
@@ -183,10 +183,12 @@ def _add_tensors(writer: NewTape, number: int, path: Path) -> None:
     from safetensors.torch import load
 
     data, _ = _stored(path)  # the same limits as for a tape
-    found = load(data)
-    arguments = {name: one for name, one in found.items() if not name.startswith(_OUTPUTS)}
+    tensors = load(data)
+    arguments = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OUTPUTS)}
     outputs: Any = {
-        name.removeprefix(_OUTPUTS): one for name, one in found.items() if name not in arguments
+        name.removeprefix(_OUTPUTS): tensor
+        for name, tensor in tensors.items()
+        if name not in arguments
     }
     writer.write(*build_call(number, (), arguments, outputs or ABSENT))
 
@@ -197,7 +199,7 @@ def _stored(path: Path) -> tuple[bytes, dict[str, memoryview]]:
     start = header_size(data[:8], len(data))
     view = memoryview(data)
     entries = parse_header(data[:start], len(data))
-    return data, {name: view[start + one.begin : start + one.end] for name, one in entries.items()}
+    return data, {name: view[start + e.begin : start + e.end] for name, e in entries.items()}
 
 
 def _write_json(path: Path, document: Any) -> None:

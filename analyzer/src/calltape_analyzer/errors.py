@@ -186,8 +186,8 @@ def is_damage(error: TapeError) -> bool:
 
 
 class RepeatedCallsError(TapeError):
-    """A file, or a part of it, is a copy of another one. It is told, as its calls count once;
-    nothing is lost."""
+    """A file, or a part of it, is a copy of another one. It is reported because its calls count
+    once; nothing is lost."""
 
 
 class Damage:
@@ -207,7 +207,7 @@ class Damage:
             self._more += 1
 
     def add_more(self, places: int) -> None:
-        """Adds damage of which nothing but the number is known."""
+        """Adds damage of which only the number of places is known."""
         self._more += places
 
     def __bool__(self) -> bool:

@@ -28,7 +28,7 @@ __all__ = [
     "check_batch",
     "check_dim_names",
     "check_form_of_dim_names",
-    "is_batch",
+    "is_declared_batch",
 ]
 
 
@@ -70,7 +70,7 @@ def _check_known(what: str, key: Key, known: Collection[Key]) -> None:
         )
 
 
-def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
+def is_declared_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
     """Whether dimension 0 of an argument was declared dynamic: by its name, or, if it was passed by
     position, by the position too (the rule of ``torch.onnx.InputObserver``)."""
     if not declared:
@@ -223,8 +223,8 @@ class ProgramSource(ABC):
         """
         if layout not in (None, "recorded", "contiguous"):
             raise UsageError(f"layout={layout!r}", advice='pass "recorded" or "contiguous"')
-        found = self._arguments(index, device, layout)
-        return found if as_args_kwargs else as_one(*found, self._signature())
+        inputs = self._arguments(index, device, layout)
+        return inputs if as_args_kwargs else as_one(*inputs, self._signature())
 
     @abstractmethod
     def _dynamic_shapes(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of, kinds_of
+from calltape_analyzer.foreign_errors import ErrorMeaning, failure_of, meanings_of
 from calltape_analyzer.programs.reasons import Advice, Cause, CauseKind
 
 __all__ = ["cause_of", "place_in_the_model"]
@@ -46,10 +46,10 @@ def cause_of(error: BaseException) -> Fact:
     if frame is None:
         return why
     place = _place(frame)
-    kinds = tuple(dict.fromkeys((*why.kinds, *kinds_of(place))))
-    if ErrorKind.NESTED_TENSOR in why.kinds:
+    kinds = tuple(dict.fromkeys((*why.kinds, *meanings_of(place))))
+    if ErrorMeaning.NESTED_TENSOR in why.kinds:
         return Cause(CauseKind.NESTED_TENSOR, why, place, kinds=kinds)
-    if not {ErrorKind.NEEDS_VALUE, ErrorKind.SIZES_OF_TENSOR}.intersection(why.kinds):
+    if not {ErrorMeaning.NEEDS_VALUE, ErrorMeaning.SIZES_OF_TENSOR}.intersection(why.kinds):
         return Cause(CauseKind.ERROR, why, place, kinds=kinds)
     code = (frame.line or "").strip()
     advice = next((advice for advice, pattern in _ADVICE if pattern.search(code)), None)

@@ -21,7 +21,7 @@ from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Probe, Probing, Progress, TimeBudget
 from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.tracing import Convert
-from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.foreign_errors import ErrorMeaning
 from calltape_analyzer.model.randomness import generators_kept
 from calltape_analyzer.programs.exported_model import require_torch
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
@@ -225,7 +225,7 @@ def _no_programs(tape: Tape, search: ProgramSearch) -> ExportError:
     # The mode of the model may be the reason only if the model, or a trace of it, ran.
     was_traced = any(
         attempt.strategy is not Strategy.NOT_TRACED
-        and not stopped_by(attempt.error, ErrorKind.OF_CALLTAPE)
+        and not stopped_by(attempt.error, ErrorMeaning.OF_CALLTAPE)
         for attempt in exporter.attempts
     )
     hint = ""

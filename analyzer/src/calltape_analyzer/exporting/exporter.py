@@ -31,7 +31,7 @@ from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, why_not,
 from calltape_analyzer.exporting.session.verification import restrict, try_zeros, verify
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.exporting.tracing import SETTINGS, Convert, Narrow, TraceSettings, trace
-from calltape_analyzer.foreign_errors import ErrorKind, means
+from calltape_analyzer.foreign_errors import ErrorMeaning, means
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.attempts import Attempt, Candidate
 from calltape_analyzer.programs.program import Program
@@ -254,7 +254,7 @@ class Exporter:
             accepted.append(arguments)
             if is_recurrent:
                 yield _Trial(SETTINGS[Strategy.PLAIN], *arguments)
-            if stopped_by(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
+            if stopped_by(self.attempts[-1].error, ErrorMeaning.NO_SUCH_INDEX):
                 yield _Trial(SETTINGS[Strategy.GROWING_BUFFERS], *arguments)
         if variant.group.key in self._slow:
             return
@@ -291,7 +291,7 @@ class Exporter:
             if not attempts or any(a.reproduced for a in attempts):
                 return False
             # A model may need a number where the last trial had a symbol.
-            return any(means(a.summary, ErrorKind.NEEDS_VALUE) for a in attempts[-2:])
+            return any(means(a.summary, ErrorMeaning.NEEDS_VALUE) for a in attempts[-2:])
 
         all_settings = [SETTINGS[strategy] for strategy in _WITH_VALUES]
         if self.convert is None:

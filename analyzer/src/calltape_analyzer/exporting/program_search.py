@@ -37,6 +37,7 @@ from calltape_analyzer.exporting.session.unseen_runs import why_harmful
 from calltape_analyzer.exporting.variant_export import VariantExport
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import failure_of
+from calltape_analyzer.observing.traffic_counters import counters_of_evidence
 from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.attempts import Attempt, Gap, VariantVerdict, takes, verdicts_on
 from calltape_analyzer.programs.program import Program
@@ -251,7 +252,8 @@ class ProgramSearch:
         session.sorter, observations = session.sorter.settled(whole.calls)
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
-        variants = named_facts(whole, observations, session.sorter)
+        counters = counters_of_evidence(whole.counters, whole.calls, observations.left_out)
+        variants = named_facts(observations, session.sorter, counters)
         if "variant" not in self.tape.selected:
             return variants
         selected = {call.ref for call in self.tape.calls}

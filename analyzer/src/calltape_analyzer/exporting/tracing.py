@@ -16,16 +16,16 @@ from typing import Any, Literal
 import torch
 
 from calltape_analyzer.arguments.plan import (
+    ArgumentPlan,
     FormLeaf,
     PlainForm,
-    Plan,
     Template,
     as_call,
     form_of_result,
     template_of_result,
 )
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.sizings import is_batch
+from calltape_analyzer.arguments.sizings import is_batch_symbol
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from calltape_analyzer.exporting.session.budget import time_limit
@@ -74,7 +74,7 @@ from calltape_schema.tree import ScalarNode, TensorNode
 
 __all__ = ["SETTINGS", "Convert", "Narrow", "TraceSettings", "trace"]
 
-Convert = Callable[[Any, Plan, Any, VariantFacts], ExportedModel]
+Convert = Callable[[Any, ArgumentPlan, Any, VariantFacts], ExportedModel]
 """Converts an ``ExportedProgram`` to a model of another runtime. Also gets its inputs, its result
 and its variant."""
 
@@ -123,7 +123,7 @@ class TracedModel(torch.nn.Module):
         self,
         module: torch.nn.Module,
         call: Callable[..., Any],
-        plan: Plan,
+        plan: ArgumentPlan,
         classes: ClassIndex,
         *,
         own_buffers: bool = False,
@@ -255,17 +255,17 @@ class TraceSettings:
         by_loops = bool(self.every_item)
         return self.symbolic_ints or self.real_values or self.never_empty or by_loops
 
-    def shapes(self, plan: Plan, variant: VariantFacts) -> dict[str, Any] | None:
+    def shapes(self, plan: ArgumentPlan, variant: VariantFacts) -> dict[str, Any] | None:
         """The ``dynamic_shapes`` of ``torch.export.export``."""
         if self.static:
             return None
         auto = torch.export.Dim.AUTO
-        first = {c for s in variant.symbols if is_batch(s) for c in s.columns}
+        first = {c for s in variant.symbols if is_batch_symbol(s) for c in s.columns}
         is_open: Callable[[Column], bool] = first.__contains__ if self.batch else (lambda _: True)
         return plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
 
     @contextmanager
-    def applied(self, module: Any, plan: Plan) -> Iterator[NotEmpty]:
+    def applied(self, module: Any, plan: ArgumentPlan) -> Iterator[NotEmpty]:
         """Applies the settings to torch and to a model within the block. Yields what the trace
         assumes not to be empty.
 
@@ -351,7 +351,7 @@ def trace(
     Raises:
         Exception: whatever torch, the model or the conversion raises.
     """
-    plan = Plan.of(variant, sample, session.sorter.signature)
+    plan = ArgumentPlan.of(variant, sample, session.sorter.signature)
     traced = TracedModel(
         session.module, session.entry, plan, session.classes, own_buffers=settings.own_buffers
     )
@@ -419,7 +419,7 @@ def _export_traced(
     session: Session,
     traced: TracedModel,
     variant: VariantFacts,
-    plan: Plan,
+    plan: ArgumentPlan,
     sample: Sample,
     settings: TraceSettings,
     options: Mapping[str, Any],

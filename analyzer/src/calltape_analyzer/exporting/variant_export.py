@@ -27,7 +27,7 @@ from calltape_analyzer.exporting.value_parts import (
     with_open_floats,
 )
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.foreign_errors import ErrorKind, means
+from calltape_analyzer.foreign_errors import ErrorMeaning, means
 from calltape_analyzer.observing.groups import MAX_VALUES
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes, reasons
@@ -321,7 +321,7 @@ class VariantExport:
         model that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise.
         Returns whether there are any."""
         attempts = [a for a in self.exporter.attempts if a.variant == variant.name]
-        if not any(means(attempt.summary, ErrorKind.NEEDS_VALUE) for attempt in attempts):
+        if not any(means(attempt.summary, ErrorMeaning.NEEDS_VALUE) for attempt in attempts):
             return False
         sorter = self.exporter.session.sorter
         for path, value_count, parts in tensor_value_parts(variant, self.tape.calls, sorter):

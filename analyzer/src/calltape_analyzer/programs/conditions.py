@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from calltape_analyzer.facts import Rejection
-from calltape_analyzer.foreign_errors import inputs_in
+from calltape_analyzer.foreign_errors import inputs_of_guard
 from calltape_analyzer.programs import reasons
 
 __all__ = ["MAX_TEXT", "Conditions", "Sized"]
@@ -137,7 +137,9 @@ class Conditions:
                 value = value[key]
             return names.get(id(value)) or ".".join(map(str, keys))
 
-        return reasons.GuardFails(broken, tuple(name_of(keys) for _, keys in inputs_in(broken)))
+        return reasons.GuardFails(
+            broken, tuple(name_of(keys) for _, keys in inputs_of_guard(broken))
+        )
 
     def _size(
         self, where: str, declared: int | str | None, size: int, bound: dict[str, int]

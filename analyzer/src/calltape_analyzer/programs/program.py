@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template
+from calltape_analyzer.arguments.plan import ArgumentPlan, FormLeaf, PlainForm, Template
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.comparison.reports import shown_path
+from calltape_analyzer.comparison.reports import output_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.distinctions import difference_of
@@ -25,7 +25,7 @@ from calltape_analyzer.programs.caller_objects import as_traced, kept_layouts, m
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_analyzer.pytree.classes import ClassIndex, class_name
 from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.nodes import ABSENT, values_in
 from calltape_analyzer.pytree.placeholder import Placeholder, Unmade, placeholders_in
@@ -93,7 +93,7 @@ class Program:
     """
 
     variant: VariantFacts
-    plan: Plan
+    plan: ArgumentPlan
     result: tuple[Template, PlainForm]
     model: ExportedModel
     conditions: Conditions
@@ -207,7 +207,7 @@ class Program:
         """
         for path in expected if self.model.has_state else ():
             if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
-                self.note(note_types.OtherStrides(shown_path(path), now, was))
+                self.note(note_types.OtherStrides(output_path(path), now, was))
 
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
         """Notes outputs of the model that share memory with an argument. Whether those of the
@@ -219,7 +219,7 @@ class Program:
         places = self.variant.group.layout.tensors
         paths: dict[str, list[str]] = {}
         for path, numbers in sorted(views.items()):
-            paths.setdefault(str(places[min(numbers)]), []).append(shown_path(path))
+            paths.setdefault(str(places[min(numbers)]), []).append(output_path(path))
         for name, outputs in paths.items():
             self.note(note_types.SharedMemory(name, tuple(outputs)))
 
@@ -463,7 +463,7 @@ class Program:
         return values, dict(zip(self.plan.forms, args, strict=False)) | kwargs
 
 
-_PLACEHOLDER = name_of(Placeholder)
+_PLACEHOLDER = class_name(Placeholder)
 
 
 def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:

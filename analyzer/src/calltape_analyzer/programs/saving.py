@@ -21,7 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
-from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template, derived_tensors
+from calltape_analyzer.arguments.plan import (
+    ArgumentPlan,
+    FormLeaf,
+    PlainForm,
+    Template,
+    derived_tensors,
+)
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Fact, Note
@@ -348,7 +354,7 @@ def program_document(program: Program, file: str) -> SavedProgram:
 
 def program_parts(
     document: SavedProgram, signature: Signature, renamed: Renamed = str
-) -> tuple[VariantFacts, Plan, tuple[Template, PlainForm]]:
+) -> tuple[VariantFacts, ArgumentPlan, tuple[Template, PlainForm]]:
     """Variant, plan and result of a saved program.
 
     Args:
@@ -363,7 +369,7 @@ def program_parts(
     variant.frozen = {
         place: _tensor(*dtype_and_values) for place, *dtype_and_values in document["frozen"]
     }
-    plan = Plan.of(variant, Sample([], list(document["scalars"])), signature)
+    plan = ArgumentPlan.of(variant, Sample([], list(document["scalars"])), signature)
     result = document["result"]
     layout = _layout_of(result["layout"])
     counters = dict(result["counters"])

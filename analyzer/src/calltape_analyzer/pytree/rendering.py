@@ -304,7 +304,7 @@ def _object(value: Any, depth: int) -> str:
     if isinstance(value, type):
         return f"<class {_class(value.__qualname__)}>"
     container = _container(value, below)
-    return container if container is not None else _other(value, below)
+    return container if container is not None else _other_object(value, below)
 
 
 def _container(value: Any, depth: int) -> str | None:
@@ -330,7 +330,7 @@ def _container(value: Any, depth: int) -> str | None:
     return None
 
 
-def _other(value: Any, depth: int) -> str:
+def _other_object(value: Any, depth: int) -> str:
     if isinstance(value, Placeholder):
         if value.withheld:
             return f"<{printable(value.reason)}>"

@@ -17,7 +17,7 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.tape import Tape
 
-__all__ = ["OPTIONS", "BadParameter", "TapeParameter", "opened", "parameters_for"]
+__all__ = ["OPTIONS", "BadParameter", "TapeParameter", "opened_part", "parameters_for"]
 
 OPTIONS = ("calls", "variant", "ignore", "classes", "whole")
 
@@ -78,7 +78,7 @@ def parameters_for(
             continue
         for path in map(os.fspath, args):
             candidates = [folder / path for folder in folders]
-            tape = next((one for one in candidates if one.exists()), None)
+            tape = next((candidate for candidate in candidates if candidate.exists()), None)
             if tape is not None:
                 parameters += _in_tape(tape, tape.name, kwargs)
                 continue
@@ -104,7 +104,7 @@ def _in_tape(
 ) -> Iterator[TapeParameter | BadParameter]:
     """A parameter for each call, and a problem if the tape is corrupted."""
     try:
-        with opened(str(path), options) as tape:
+        with opened_part(str(path), options) as tape:
             if options.get("whole"):
                 yield TapeParameter(name, str(path), None, options)
             elif not len(tape.calls):
@@ -122,7 +122,7 @@ def _in_tape(
         yield BadParameter(name, f"{path} cannot be used: {type(error).__name__}: {error}")
 
 
-def opened(path: str, options: Mapping[str, Any]) -> Tape:
+def opened_part(path: str, options: Mapping[str, Any]) -> Tape:
     """Opens the part of a tape that a mark selects.
 
     Raises:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared, recorded_leaves
 from calltape_analyzer.errors import TapeError
@@ -95,7 +95,7 @@ def _aliases_in(session: Session, variant: VariantFacts, first: _AliasProbe) -> 
 class _AliasProbe:
     """One recorded call, to be run with tensors of the model as arguments."""
 
-    def __init__(self, session: Session, plan: Plan, sample: Sample) -> None:
+    def __init__(self, session: Session, plan: ArgumentPlan, sample: Sample) -> None:
         self._session, self._plan, self._sample = session, plan, sample
         named = (*session.module.named_buffers(), *session.module.named_parameters())
         self._model_tensors: dict[str, Any] = dict(named)

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
@@ -119,7 +119,9 @@ def grads_read(
         numbers = _may_require_grad(variant) if session.may_query(variant, MODES) else []
         return [(i, str(variant.group.layout.tensors[i])) for i in numbers]
 
-    def run(plan: Plan, sample: Sample, some: Sequence[tuple[int, str]]) -> Mapping[str, Any]:
+    def run(
+        plan: ArgumentPlan, sample: Sample, some: Sequence[tuple[int, str]]
+    ) -> Mapping[str, Any]:
         return session.eager(plan, sample, changes={i: _with_grad for i, _ in some})
 
     asking = variants if "grad" in modes_named(session.module) else ()
@@ -149,7 +151,7 @@ def _which_matter(
     session: Session,
     variants: Sequence[VariantFacts],
     changes: Callable[[VariantFacts], Sequence[T]],
-    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
+    run: Callable[[ArgumentPlan, Sample, Sequence[T]], Mapping[str, Any]],
     seconds: float,
     question: Question | None = None,
 ) -> Iterator[tuple[Sequence[T], Sequence[T] | None]]:
@@ -325,7 +327,7 @@ class _StrideProbe:
     """
 
     session: Session
-    plan: Plan
+    plan: ArgumentPlan
     sample: Sample
     free: list[int]
     recorded: Mapping[str, Any] | None = None
@@ -433,7 +435,7 @@ def key_orders_read(
         may_matter = (*variant.group.layout.unordered, *_numbers(variant))
         return [path for path in may_matter if path not in paths]
 
-    def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
+    def turned(plan: ArgumentPlan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
         layout = turned_around(plan.template.layout, some)
         return session.eager(replace(plan, template=replace(plan.template, layout=layout)), sample)
 
@@ -487,7 +489,7 @@ def sharing_unread(
         ]
 
     def with_copies(
-        plan: Plan, sample: Sample, some: Sequence[tuple[int, _Names]]
+        plan: ArgumentPlan, sample: Sample, some: Sequence[tuple[int, _Names]]
     ) -> dict[str, Any]:
         """What the model returns, and what its arguments contain afterwards."""
         tensors = list(sample.tensors)

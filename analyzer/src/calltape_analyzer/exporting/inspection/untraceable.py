@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.nn import Module, Parameter
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.model.code import code_of, functions_held_by, may_draw, names_in
+from calltape_analyzer.model.code import functions_held_by, may_draw, modules_of_code, names_in
 from calltape_analyzer.model.randomness import OF_NUMPY
 from calltape_analyzer.programs.notes import NotDrawn
 from calltape_analyzer.programs.reasons import DrawnByPython, Untraceable, UntraceableKind
@@ -125,7 +125,7 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
     return note
 
 
-def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
+def _matter(session: Session, plan: ArgumentPlan, sample: Sample, moved: Sequence[str]) -> bool:
     """Whether a result depends on random numbers of Python or numpy; ``moved`` names the generators
     that a run drew from."""
     if OF_NUMPY in moved:  # it cannot be made to return the smallest numbers
@@ -212,7 +212,7 @@ def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
     classes in there that are not models."""
     # By their ids: a class may have a metaclass without a hash.
     owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
-    for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
+    for module in [sys.modules[name] for name in modules_of_code(target) if name in sys.modules]:
         owners[id(module)] = module
         kinds = (member for member in list(vars(module).values()) if isinstance(member, type))
         owners.update({id(kind): kind for kind in kinds if not issubclass(kind, Module)})

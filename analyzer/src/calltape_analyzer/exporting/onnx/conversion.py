@@ -22,7 +22,7 @@ import torch
 from onnxscript import ir
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
-from calltape_analyzer.arguments.plan import PlainForm, Plan, Template, identifier
+from calltape_analyzer.arguments.plan import ArgumentPlan, PlainForm, Template, identifier
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx.translations import check, translations
 from calltape_analyzer.exporting.onnx.untranslated import (
@@ -55,7 +55,7 @@ _REMOVE = "remove_assertion_nodes"
 
 def to_onnx(
     exported: Any,
-    plan: Plan,
+    plan: ArgumentPlan,
     result: tuple[Template, PlainForm],
     variant: VariantFacts,
     options: Mapping[str, Any],
@@ -396,7 +396,7 @@ def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
     return names
 
 
-def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
+def _name_dimensions(program: Any, plan: ArgumentPlan, variant: VariantFacts) -> None:
     """Gives dimensions the names that ``calltape variants`` shows, instead of torch's (``s77``).
 
     Dimensions that were equal in every call get one name, although a trace may have several names

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from calltape_analyzer.foreign_errors import place_of
+from calltape_analyzer.foreign_errors import place_in_model
 
 __all__ = ["UntranslatedError", "reject_draws", "reject_floats", "reject_untranslated"]
 
@@ -100,7 +100,7 @@ def reject_floats(assertion: Node) -> None:
         for node in waiting.pop().all_input_nodes:
             value = node.meta.get("val")
             if isinstance(value, torch.SymFloat):
-                place = place_of(str(assertion.args[1])) or f"{assertion.args[0]}"
+                place = place_in_model(str(assertion.args[1])) or f"{assertion.args[0]}"
                 raise UntranslatedError(
                     "Python compares doubles, an ONNX model float32 (compare tensors, as "
                     "torch.where does, or export to torch): the model decides by a float at "

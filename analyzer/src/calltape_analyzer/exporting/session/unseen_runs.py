@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample, nudged
 from calltape_analyzer.arguments.sizings import Sizing, recorded_sizing
 from calltape_analyzer.comparison.comparing import (
@@ -223,7 +223,7 @@ times as large as the effect of one unit in the last place of all inputs on the 
 
 def doubt_of(
     session: Session,
-    plan: Plan,
+    plan: ArgumentPlan,
     sample: Sample,
     expected: Mapping[str, Any],
     got: Mapping[str, Any],

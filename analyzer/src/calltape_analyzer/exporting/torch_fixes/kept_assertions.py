@@ -24,7 +24,7 @@ import torch
 from torch.fx import Proxy
 
 from calltape_analyzer.exporting.causes import place_in_the_model
-from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_of
+from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_in_model
 
 __all__ = ["kept_assertions", "require_assertions"]
 
@@ -172,7 +172,7 @@ def _say_where(graph: Any, environment: Any) -> None:
     assertions = [
         assertion for found in environment.deferred_runtime_asserts.values() for assertion in found
     ]
-    placed = [assertion for assertion in assertions if place_of(str(assertion.msg))]
+    placed = [assertion for assertion in assertions if place_in_model(str(assertion.msg))]
     by_text = {str(assertion.expr): assertion.msg for assertion in reversed(placed)}
     by_symbol = {
         str(symbol): assertion.msg
@@ -183,11 +183,11 @@ def _say_where(graph: Any, environment: Any) -> None:
     alike = {
         UNBACKED.sub("", asserted): f"{ASKS}{known_place}"
         for node in nodes
-        if (known_place := place_of(str(node.args[1])))
+        if (known_place := place_in_model(str(node.args[1])))
         and (asserted := asserted_condition(str(node.args[1])))
     }
     for node in nodes:
-        is_new = not place_of(str(node.args[1]))  # of an earlier pass
+        is_new = not place_in_model(str(node.args[1]))  # of an earlier pass
         condition = asserted_condition(str(node.args[1])) if is_new else None
         if condition is None:
             continue

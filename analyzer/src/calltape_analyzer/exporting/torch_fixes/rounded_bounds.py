@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from calltape_analyzer.foreign_errors import ErrorKind, kinds_of
+from calltape_analyzer.foreign_errors import ErrorMeaning, meanings_of
 
 __all__ = ["rounded_bounds"]
 
@@ -36,8 +36,8 @@ def rounded_bounds() -> Iterator[None]:
         try:
             return replace(self, symbol, target, *args, **kwargs)
         except AssertionError as error:
-            kinds = kinds_of(str(error))
-            if ErrorKind.ROUNDED_BOUND not in kinds or not _corrected(self, target):
+            kinds = meanings_of(str(error))
+            if ErrorMeaning.ROUNDED_BOUND not in kinds or not _corrected(self, target):
                 raise
         return replace(self, symbol, target, *args, **kwargs)
 
