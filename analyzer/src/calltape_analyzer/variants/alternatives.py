@@ -68,7 +68,18 @@ def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
         name not in one.nodes or is_empty(one.nodes[name]) or holds_cache(name, other.nodes[name])
         for name in missing
     )
-    return missing if is_more and is_absent and _rest_is_equal(smaller, larger, missing) else set()
+    is_alike = _kinds_of(smaller).items() <= _kinds_of(larger).items()
+    is_rest_equal = is_more and is_absent and is_alike and _rest_is_equal(smaller, larger, missing)
+    return missing if is_rest_equal else set()
+
+
+def _kinds_of(variant: VariantFacts) -> dict[tuple[str, Any], tuple[str, int]]:
+    """The dtype and the rank of each tensor, by argument and path."""
+    group = variant.group
+    return {
+        (p.argument, p.path): (fact.dtype, fact.rank)
+        for p, fact in zip(group.layout.tensors, group.facts, strict=True)
+    }
 
 
 def undivided(variants: Sequence[VariantFacts]) -> VariantFacts:
