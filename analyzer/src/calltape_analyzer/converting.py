@@ -110,21 +110,23 @@ def read_safetensors_folder(
         advice = "name the folder that has the .safetensors files"
         raise TapeError("not_found", "no such folder", path=str(folder), advice=advice)
     calls = _calls_in(folder)
-    known = new_manifest()
+    stored_manifest = new_manifest()
     described = folder / _MANIFEST
     if os.path.lexists(described):
         with as_tape_errors(described, "the manifest"):
-            known = decode_manifest(seal_envelope(pack(_read_json(described))))
+            stored_manifest = decode_manifest(seal_envelope(pack(_read_json(described))))
     # Its history says which form the calls came from.
     step = Step(
         verb="convert",
         tool="calltape",
         version=__version__,
-        tape=known.tape,
+        tape=stored_manifest.tape,
         options=(("from", "safetensors"),),
     )
-    history = (*(known.history or ())[-(MAX_STEPS - 1) :], step)
-    manifest = known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
+    history = (*(stored_manifest.history or ())[-(MAX_STEPS - 1) :], step)
+    manifest = stored_manifest.model_copy(
+        update={"history": history, "minor": max(MINOR, stored_manifest.minor)}
+    )
     with NewTape(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with as_tape_errors(f"{stem}.*", "the call"):

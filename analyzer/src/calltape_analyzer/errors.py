@@ -121,11 +121,11 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
         advice: str = "record calls like this one as well, and export again",
     ) -> None:
         self.reasons = dict(reasons or {})
-        told = [f"{name}: {why}" for name, why in self.reasons.items()]
-        if len(told) > _MAX_TOLD:
-            more = f"and {len(told) - 1} more reasons"
-            told[1:] = [f"{more}{Remedy(' in .reasons', '')}"]
-        parts = "; ".join(told)
+        why_not = [f"{name}: {why}" for name, why in self.reasons.items()]
+        if len(why_not) > _MAX_TOLD:
+            more = f"and {len(why_not) - 1} more reasons"
+            why_not[1:] = [f"{more}{Remedy(' in .reasons', '')}"]
+        parts = "; ".join(why_not)
         super().__init__(
             "usage",
             f"{reason} ({parts})" if parts else reason,

@@ -94,7 +94,9 @@ def explain(
     if not any(parts_by_variant) and (name := _name_at(text, tape)) is not None:
         return explain(tape, variants, name, axis, only=only)
     if not any(parts_by_variant):
-        known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
+        parameter_names = [
+            p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind
+        ]
         if text in tape.removed:
             raise UsageError(
                 f"{text} was left out with remove_inputs",
@@ -104,7 +106,7 @@ def explain(
             _parts_of_symbol(variant_reasons, text) for variant_reasons in reasons
         ):
             raise UsageError(f"{text} is a symbol, which has no axes", advice="leave the axis out")
-        if text not in known:
+        if text not in parameter_names:
             raise _unknown(text, chosen)
         notes = [f"no call passes {text}, or only its default"]
     parts = [part for parts in parts_by_variant for part in parts]
@@ -135,19 +137,19 @@ def _at_axis(
     parts: Sequence[PartExplanation], axis: int, text: str
 ) -> tuple[list[PartExplanation], int]:
     """The parts with one dimension each, and the axis, counted from 0 if it is the same in all."""
-    made: list[PartExplanation] = []
+    at_axis: list[PartExplanation] = []
     for part in parts:
         rank = len(part.dimensions)
         number = axis + rank if axis < 0 else axis
         if part.dtype is not None and 0 <= number < rank:
-            made.append(part.model_copy(update={"dimensions": (part.dimensions[number],)}))
-    if not made:
+            at_axis.append(part.model_copy(update={"dimensions": (part.dimensions[number],)}))
+    if not at_axis:
         ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
         what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is not a tensor"
         raise UsageError(f"{text} has no dimension {axis}: {what}", advice="leave it out")
-    axes = {part.dimensions[0].axis for part in made}
+    axes = {part.dimensions[0].axis for part in at_axis}
     only = axes.pop() if len(axes) == 1 else axis
-    return made, axis if only is None else only
+    return at_axis, axis if only is None else only
 
 
 def _merged_alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:

@@ -301,9 +301,9 @@ def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segme
     would count twice."""
     sources_of: dict[bytes, list[Source]] = {}
     left_out: set[int] = set()
-    for one in sorted(segments, key=lambda segment: segment.is_survey):
-        sources = one.sources
-        if not one.is_survey or not any(
+    for file in sorted(segments, key=lambda segment: segment.is_survey):
+        sources = file.sources
+        if not file.is_survey or not any(
             source.shares(other.tape, other.parts)
             for source in sources
             for other in sources_of.get(source.tape, ())
@@ -311,11 +311,11 @@ def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segme
             for source in sources:
                 sources_of.setdefault(source.tape, []).append(source)
             continue
-        one.close()
-        left_out.add(id(one))
+        file.close()
+        left_out.add(id(file))
         reason = "the survey is left out: calls that it counts are in other files here"
         advice = "open the survey, or the tapes"
-        damage.add(RepeatedCallsError("damaged", reason, path=one.path, advice=advice))
+        damage.add(RepeatedCallsError("damaged", reason, path=file.path, advice=advice))
     return [segment for segment in segments if id(segment) not in left_out]
 
 
@@ -331,12 +331,12 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
     ordered = (
         sorted(p, key=lambda segment: (segment.is_ahead, segment.part)) for p in recordings.values()
     )
-    found = [without_repeats(parts, damage) for parts in ordered]
-    found = sorted((parts for parts in found if parts), key=_began)
-    for parts in found:
+    in_order = [without_repeats(parts, damage) for parts in ordered]
+    in_order = sorted((parts for parts in in_order if parts), key=_began)
+    for parts in in_order:
         for part in parts:
             part.recording_began_ns = _began(parts)
-    return found
+    return in_order
 
 
 def _began(parts: Sequence[Segment]) -> int:
@@ -448,8 +448,8 @@ def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[
         damage: collects what is wrong.
         scan: as for :func:`recordings`.
     """
-    with opened_recordings(path, damage, scan=scan) as found:
-        rows = [_recording(parts) for parts in found]
+    with opened_recordings(path, damage, scan=scan) as found_recordings:
+        rows = [_recording(parts) for parts in found_recordings]
     places = Counter(error.path for error in damage.list())
     return [
         row.model_copy(update={"damage": sum(places[path] for path in row.paths)}) for row in rows

@@ -51,20 +51,20 @@ def check_arguments(what: str, names: Any) -> None:
         )
 
 
-def check_batch(declared: Any, known: Collection[Key] | None = None) -> None:
+def check_batch(declared: Any, arguments: Collection[Key] | None = None) -> None:
     """Raises UsageError if this is not None, a bool or a collection of names and positions, or
-    names an argument that is not among the ``known`` ones, if these are given."""
+    names an argument that is not among ``arguments``, if these are given."""
     if declared is None or isinstance(declared, bool):
         return
     check_arguments("set_batch_dimension_for", declared)
-    for key in declared if known is not None else ():
+    for key in declared if arguments is not None else ():
         if isinstance(key, str):
-            _check_known("set_batch_dimension_for", key, known or ())
+            _check_known("set_batch_dimension_for", key, arguments or ())
 
 
-def _check_known(what: str, key: Key, known: Collection[Key]) -> None:
-    if key not in known:
-        shown = ", ".join(name for name in sorted(map(str, known)) if not name.isdigit())
+def _check_known(what: str, key: Key, arguments: Collection[Key]) -> None:
+    if key not in arguments:
+        shown = ", ".join(name for name in sorted(map(str, arguments)) if not name.isdigit())
         raise UsageError(
             f"{what} has {key!r}, which is not an argument", advice=f"name one of {shown}"
         )
@@ -81,12 +81,12 @@ def is_declared_batch(key: Key, declared: BatchFor, signature: Signature) -> boo
     return isinstance(key, int) and signature.parameter(key) in declared
 
 
-def check_dim_names(names: Any, known: Collection[Key]) -> None:
+def check_dim_names(names: Any, arguments: Collection[Key]) -> None:
     """Raises UsageError if this is not None, a bool or ``{argument: {axis: name}}``, or names an
-    argument that is not among the ``known`` ones."""
+    argument that is not among ``arguments``."""
     check_form_of_dim_names(names)
     for key in names if isinstance(names, Mapping) else ():
-        _check_known("dim_names", key, known)
+        _check_known("dim_names", key, arguments)
 
 
 def check_form_of_dim_names(names: Any) -> None:

@@ -135,8 +135,8 @@ def _updates() -> Updates:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    for one in config.stash.get(tapes_key, {}).values():
-        one.close()
+    for used_tape in config.stash.get(tapes_key, {}).values():
+        used_tape.close()
     how = config.getoption(_OPTION)
     if how is not None and not hasattr(config, "workerinput"):
         _updates().finish(write=how == "write")

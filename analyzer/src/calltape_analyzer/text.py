@@ -132,8 +132,8 @@ def collapsed(names: Sequence[str]) -> list[str]:
     for name in names:
         by_pattern.setdefault(pattern_of(name), []).append(name)
     return [
-        alike[0] if len(alike) == 1 else f"{pattern} ({len(alike)} of them)"
-        for pattern, alike in by_pattern.items()
+        same_pattern[0] if len(same_pattern) == 1 else f"{pattern} ({len(same_pattern)} of them)"
+        for pattern, same_pattern in by_pattern.items()
     ]
 
 
@@ -185,16 +185,18 @@ class Listing:
         pattern = pattern_of(name)
         groups = (group for key, group in self._alike.items() if key != pattern)
         examples = [(*group[0], group) for group in islice(groups, MAX_EXAMPLES)]
-        own = self._alike[pattern]
-        if len(own) > 1:
-            examples.append((*(own[0] if own[0][1] != name else own[1]), own[1:]))
+        own_group = self._alike[pattern]
+        if len(own_group) > 1:
+            examples.append(
+                (*(own_group[0] if own_group[0][1] != name else own_group[1]), own_group[1:])
+            )
         # Each group stands at the position of its first name.
         examples.sort(key=lambda example: example[0])
         shown = [
             first if len(group) == 1 else f"{pattern_of(first)} ({len(group)} of them)"
             for _, first, group in examples[:MAX_EXAMPLES]
         ]
-        more = len(self._alike) - (len(own) == 1) - len(shown)
+        more = len(self._alike) - (len(own_group) == 1) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 

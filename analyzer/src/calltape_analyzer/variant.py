@@ -323,7 +323,7 @@ def dimension_names(
     name_symbols(facts)
     layout = facts.group.layout
     position = _positions(layout)
-    given = names if isinstance(names, Mapping) else {}
+    names_by_argument = names if isinstance(names, Mapping) else {}
     arguments: set[Key] = {*signature.names, *layout.arguments, *position.values()}
     check_dim_names(names, arguments)
     name_of: dict[Column, str] = {}
@@ -332,7 +332,9 @@ def dimension_names(
         for column in symbol.columns:
             if column.axis is not None:
                 argument = layout.path(column).argument
-                by_axis = given.get(argument, given.get(position.get(argument, argument), {}))
+                by_axis = names_by_argument.get(
+                    argument, names_by_argument.get(position.get(argument, argument), {})
+                )
                 given_names[column] = by_axis.get(column.axis)
         shared = next(filter(None, given_names.values()), symbol.name)
         name_of |= {column: name or shared for column, name in given_names.items()}

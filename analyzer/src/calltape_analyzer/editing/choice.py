@@ -326,10 +326,10 @@ class _Novelty:
             return True
         # Texts and floats distinguish kinds of calls as long as there are few of them.
         constants: Hashable = call.key.constants
-        known = self._constants.setdefault(call.key[:2], set())
-        if constants not in known:
-            if len(known) < _MAX_CONSTANTS:
-                known.add(constants)
+        known_constants = self._constants.setdefault(call.key[:2], set())
+        if constants not in known_constants:
+            if len(known_constants) < _MAX_CONSTANTS:
+                known_constants.add(constants)
             else:
                 constants = None
         kind = (call.key.layout, call.key.facts, constants, raised)

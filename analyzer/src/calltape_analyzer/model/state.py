@@ -322,7 +322,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
         for part, own_parameters, own_buffers in registries:
             _put_back_registry(part._parameters, own_parameters)
             _put_back_registry(part._buffers, own_buffers)
-        has_other_objects = any(one.has_other_objects for one in attributes)
+        has_other_objects = any(a.has_other_objects for a in attributes)
         for part_attributes in attributes:
             changed.update(part_attributes.put_back(has_other_objects=has_other_objects))
 

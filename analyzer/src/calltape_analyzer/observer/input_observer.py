@@ -285,14 +285,14 @@ class InputObserver:
         if not self._segments:
             raise InferenceError("No inputs were captured", advice="record calls first")
         tapes = [segment.tape() for segment in self._segments]
-        known, registrations = self._known, _registrations()
-        is_known = known is not None and list(map(id, known[0])) == list(map(id, tapes))
-        if known is None or not is_known or known[1] != registrations:
+        before, registrations = self._known, _registrations()
+        is_known = before is not None and list(map(id, before[0])) == list(map(id, tapes))
+        if before is None or not is_known or before[1] != registrations:
             signature = Signature.of(tapes[0].target)
             removed = frozenset(map(signature.name_of, self._removed))
             stored = _Stored(tapes, signature.without(removed), self.value_if_missing)
-            self._known = known = tapes, registrations, stored
-        return known[2]
+            self._known = before = tapes, registrations, stored
+        return before[2]
 
 
 class _Stored:

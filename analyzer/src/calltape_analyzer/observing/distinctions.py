@@ -136,15 +136,17 @@ def difference_of(group: Group, placed: SortedCall) -> str:
             )
             return difference or f"{name} has another structure"
     places = group.layout.tensors
-    for place, known, facts in zip(places, group.key.facts, placed.key.facts, strict=False):
-        if known != facts:
-            return f"{place} is {facts.unlike(known)}"
+    for place, recorded_facts, facts in zip(
+        places, group.key.facts, placed.key.facts, strict=False
+    ):
+        if recorded_facts != facts:
+            return f"{place} is {facts.unlike(recorded_facts)}"
     if group.key.shared != placed.key.shared:
         return _other_memory(group, placed)
     values = dict(zip(group.layout.others, placed.constants, strict=False))
-    for place, known in group.fixed():
-        if typed_constant(known) != typed_constant(values.get(place)):
-            shown, usual = shown_constant(values.get(place)), shown_constant(known)
+    for place, constant in group.fixed():
+        if typed_constant(constant) != typed_constant(values.get(place)):
+            shown, usual = shown_constant(values.get(place)), shown_constant(constant)
             return f"{place} is {shown}, not {usual if usual != shown else 'the recorded one'}"
     if list(ours) != list(theirs):
         return "the keyword arguments come in another order than in the recorded calls"

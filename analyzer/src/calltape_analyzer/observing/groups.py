@@ -431,8 +431,10 @@ class Observations:
         for structure in self.structures.values():
             calls_on_tape[structure.counter_key] += structure.calls
         all_calls = calls_on_tape | self.counted_calls
-        found = (s.groups(all_calls[s.counter_key]) for s in self.structures.values())
-        return {group.key: group for groups in found for group in groups}
+        groups_of_structures = (
+            s.groups(all_calls[s.counter_key]) for s in self.structures.values()
+        )
+        return {group.key: group for groups in groups_of_structures for group in groups}
 
     def with_counters(
         self, counters: TrafficCounters, signature: Signature, renamed: Renamed = str
@@ -531,8 +533,8 @@ class Completion:
             for i, number in enumerate(self.scalars)
             if number is not None and i in columns
         )
-        own = iter(row.ints)  # in the order of the smaller layout
-        shared_ints = {i: next(own) for _, i in shared}
+        ints_left = iter(row.ints)  # in the order of the smaller layout
+        shared_ints = {i: next(ints_left) for _, i in shared}
         ints: list[int] = []
         for scalar, column in columns.items():
             if scalar in shared_ints:

@@ -285,9 +285,9 @@ def layout_of_inputs(
         ordered: the paths of plain dicts of which the order of the keys counts, and of scalars of
             which the class counts.
     """
-    given = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
-    positional = [name for name, _ in given.positional]
-    passed = given.by_name()
+    passed_arguments = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
+    positional = [name for name, _ in passed_arguments.positional]
+    passed = passed_arguments.by_name()
 
     def unpassed(name: str, node: Node) -> bool:
         return _is_default(name, node, scalars, signature)
@@ -376,15 +376,15 @@ def layout_of_nodes(
     """
     walk = _Walk(renamed, data_keys, ordered)
     keys: list[tuple[str, Hashable]] = []
-    made: dict[str, Node] = {}
+    nodes_by_name: dict[str, Node] = {}
     for name, node in nodes.items():
         walk.argument, walk.is_public = name, is_public(name)
-        made[name], key = walk.visit(node, "")
+        nodes_by_name[name], key = walk.visit(node, "")
         keys.append((name, key))
     keys += context.key
     tensors, scalars = tuple(walk.tensors), tuple(walk.scalars)
     return ArgumentLayout(
-        tuple(keys), made, tensors, scalars, positional,
+        tuple(keys), nodes_by_name, tensors, scalars, positional,
         context=context, ordered=ordered, unordered=tuple(walk.unordered),
     )  # fmt: skip
 
@@ -485,11 +485,11 @@ class _Walk:
     def _children(
         self, children: Sequence[Node], path: str, labels: Iterable[Any]
     ) -> tuple[tuple[Node, ...], Hashable]:
-        found = [
+        visited = [
             self._visit_child(child, path, label)
             for label, child in zip(labels, children, strict=True)
         ]
-        return tuple(node for node, _ in found), tuple(key for _, key in found)
+        return tuple(node for node, _ in visited), tuple(key for _, key in visited)
 
     def _fields(
         self, node: FieldsNode, path: str, name: str | None

@@ -299,10 +299,10 @@ def _united(all_inputs: Iterable[SeenInputs]) -> Iterator[_Inputs]:
     for inputs, raised, calls, first, _ in all_inputs:
         # As bytes, because 1 and 1.0 are equal.
         key = inputs.structure, inputs.leaves, pack(inputs.scalars), raised
-        found = united.get(key)
-        if found is not None:
-            found.calls += calls
-            found.first = min(found.first, first)
+        same_inputs = united.get(key)
+        if same_inputs is not None:
+            same_inputs.calls += calls
+            same_inputs.first = min(same_inputs.first, first)
         else:
             if len(united) >= _MAX_UNITED or room < 0:
                 yield from united.values()
@@ -313,8 +313,8 @@ def _united(all_inputs: Iterable[SeenInputs]) -> Iterator[_Inputs]:
                 if document not in encoded:
                     encoded.add(document)
                     room -= len(document)
-            found = united[key] = _Inputs(inputs, raised, calls, first)
-        found.widen(inputs.ranges)
+            same_inputs = united[key] = _Inputs(inputs, raised, calls, first)
+        same_inputs.widen(inputs.ranges)
     yield from united.values()
 
 

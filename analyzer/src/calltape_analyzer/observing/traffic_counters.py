@@ -117,12 +117,12 @@ class Values:
         """The values without some calls that had one value; None if no call is left. A bound stays
         if it is not known whether another call had it."""
         sizes = dict(self.sizes)
-        known = min(sizes.get(value, 0), calls)
-        if known == sizes.get(value):
+        counted_here = min(sizes.get(value, 0), calls)
+        if counted_here == sizes.get(value):
             sizes.pop(value, None)
-        elif known:
-            sizes[value] -= known
-        other_calls = max(self.other_calls - (calls - known), 0)
+        elif counted_here:
+            sizes[value] -= counted_here
+        other_calls = max(self.other_calls - (calls - counted_here), 0)
         if other_calls:
             return replace(self, sizes=sizes, other_calls=other_calls)
         return Values(min(sizes), max(sizes), sizes) if sizes else None
@@ -330,8 +330,8 @@ class CountedTables:
         kinds: dict[tuple[CountedKind, int], Kind] = {}
         errors: list[TapeError] = []
         self._other_calls += table.other.seen
-        every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
-        for row in every:
+        rows_and_kinds: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
+        for row in rows_and_kinds:
             try:
                 # A copy, because kinds that are added up are changed.
                 kind = row.kind() if isinstance(row, Row) else copy.deepcopy(row)
@@ -364,7 +364,7 @@ class CountedTables:
         Args:
             missing: the files that have no table.
         """
-        groups = {key: CountedGroup.of(*found) for key, found in self._kinds.items()}
+        groups = {key: CountedGroup.of(*k) for key, k in self._kinds.items()}
         return TrafficCounters(groups, self._other_calls, frozenset(missing))
 
 

@@ -191,23 +191,25 @@ def _allowed(size: int) -> int:
     return _FREE + _FACTOR * size
 
 
-def _filled(made: torch.Tensor, plain: torch.Tensor) -> bool:
+def _filled(laid_out: torch.Tensor, plain: torch.Tensor) -> bool:
     """Whether a view has the elements of a tensor, after they were written to it."""
     import torch
 
-    if is_apart(made.shape, made.stride()):
-        made.copy_(plain)
+    if is_apart(laid_out.shape, laid_out.stride()):
+        laid_out.copy_(plain)
         return True
     # torch refuses to copy to elements that share memory.
-    begin = made.storage_offset()
-    places = torch.full(made.shape, begin, device=made.device)
-    for axis, (size, step) in enumerate(zip(made.shape, made.stride(), strict=True)):
-        shape = [1] * made.dim()
+    begin = laid_out.storage_offset()
+    places = torch.full(laid_out.shape, begin, device=laid_out.device)
+    for axis, (size, step) in enumerate(zip(laid_out.shape, laid_out.stride(), strict=True)):
+        shape = [1] * laid_out.dim()
         shape[axis] = size
-        places += torch.arange(size, device=made.device).view(shape) * step
-    memory = torch.empty(0, dtype=made.dtype, device=made.device).set_(made.untyped_storage())
+        places += torch.arange(size, device=laid_out.device).view(shape) * step
+    memory = torch.empty(0, dtype=laid_out.dtype, device=laid_out.device).set_(
+        laid_out.untyped_storage()
+    )
     memory[places.reshape(-1)] = plain.reshape(-1)
-    return torch.equal(made, plain)
+    return torch.equal(laid_out, plain)
 
 
 def place_of_leaf(leaf: Leaf, width: int) -> Place:
@@ -273,19 +275,21 @@ def _rebuilt_together(
     plain = [_as_integers(tensor) for tensor in tensors]
     views = [_view(memory, p, tensor.dtype) for p, tensor in zip(places, plain, strict=True)]
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for view, one in zip(views, plain, strict=True):
+    for view, plain_tensor in zip(views, plain, strict=True):
         # Of an axis that both have expanded, the first element stands for all.
-        for axis, (step, plain_stride) in enumerate(zip(view.stride(), one.stride(), strict=True)):
+        for axis, (step, plain_stride) in enumerate(
+            zip(view.stride(), plain_tensor.stride(), strict=True)
+        ):
             if step == plain_stride == 0 and view.shape[axis] > 1:
-                view, one = view.narrow(axis, 0, 1), one.narrow(axis, 0, 1)
-        _filled(view, one)
-        pairs.append((view, one))
+                view, plain_tensor = view.narrow(axis, 0, 1), plain_tensor.narrow(axis, 0, 1)
+        _filled(view, plain_tensor)
+        pairs.append((view, plain_tensor))
     if not all(torch.equal(view, tensor) for view, tensor in pairs[free:]):
         return []
     results = []
     for place, tensor in zip(places, tensors, strict=True):
-        one = _view(memory, place, tensor.dtype)
-        results.append(one.requires_grad_() if tensor.requires_grad else one)
+        plain_tensor = _view(memory, place, tensor.dtype)
+        results.append(plain_tensor.requires_grad_() if tensor.requires_grad else plain_tensor)
     return results
 
 
@@ -435,13 +439,13 @@ def relaid_together(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) ->
     Raises:
         InferenceError: the tensors that share memory are no slices of one of them.
     """
-    found: dict[int, torch.Tensor] = {}
+    relaid_of: dict[int, torch.Tensor] = {}
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, old_tensor in enumerate(old):
         if is_strided(old_tensor):
             groups[old_tensor.device, storage_of(old_tensor)].append(i)
         else:
-            found[i] = new[i]
+            relaid_of[i] = new[i]
     for members in groups.values():
         places = {i: place_of(old[i]) for i in members}
         # The largest first: the others are slices of it.
@@ -451,20 +455,20 @@ def relaid_together(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) ->
             twin = next((j for j in bases if places[j] == places[i]), None)
             base = next((j for j in bases if overlap(places[j], places[i])), None)
             if twin is not None:
-                found[i] = again = found[twin]
+                relaid_of[i] = again = relaid_of[twin]
                 if old[twin] is not old[i]:  # the same memory as another object
                     storage = again.untyped_storage()
-                    found[i] = _view(storage, place_of(again), again.dtype, again.device)
+                    relaid_of[i] = _view(storage, place_of(again), again.dtype, again.device)
             elif base is not None:
-                found[i] = _slice_of(found[base], places[base], places[i], new[i])
+                relaid_of[i] = _slice_of(relaid_of[base], places[base], places[i], new[i])
             else:
-                found[i] = relaid(new[i], places[i])
+                relaid_of[i] = relaid(new[i], places[i])
                 bases.append(i)
-    return [found[i] for i in range(len(new))]
+    return [relaid_of[i] for i in range(len(new))]
 
 
 def _slice_of(
-    base: torch.Tensor, base_place: Place, place: Place, made: torch.Tensor
+    base: torch.Tensor, base_place: Place, place: Place, values: torch.Tensor
 ) -> torch.Tensor:
     """The slice of a tensor of other sizes that a place was of the old one. Its elements are those
     of the base."""
@@ -481,14 +485,14 @@ def _slice_of(
         if stride and axis is None:
             break
         strides.append(stride // axis[0] * axis[1] if axis else 0)
-    there = Place(tuple(made.shape), tuple(strides), offset * place.width, place.width)
+    there = Place(tuple(values.shape), tuple(strides), offset * place.width, place.width)
     fits = len(strides) == len(place.strides) and there.end <= place_of(base).end
-    if remaining or not fits or place.width != base_place.width or made.dtype != base.dtype:
+    if remaining or not fits or place.width != base_place.width or values.dtype != base.dtype:
         raise InferenceError(
             "tensors share memory in a way that is not known at other sizes",
             advice="record calls of more sizes",
         )
-    return _view(base.untyped_storage(), there, made.dtype, made.device)
+    return _view(base.untyped_storage(), there, values.dtype, values.device)
 
 
 def _strides_like(shape: Sequence[int], old: Place) -> tuple[int, ...]:

@@ -242,20 +242,20 @@ def _count_list(node: Node, children: Sequence[Node], lists: dict[int, bool]) ->
 
 
 def _keyed_children(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
-    at, node = placed.path, placed.node
+    parent_path, node = placed.path, placed.node
     in_list = placed.in_list or placed.is_data
     in_cache = placed.in_cache or (isinstance(node, FieldsNode) and is_cache_part(node))
-    for index, (name, path, child) in enumerate(_children_at(at, node)):
-        is_named = at == "args" and index < named
+    for index, (name, path, child) in enumerate(_children_at(parent_path, node)):
+        is_named = parent_path == "args" and index < named
         shown = str(name) if is_name(name) else "*"
         yield PlacedNode(
             path, child, in_list and not is_named, in_cache,
             is_setting=is_ragged_dimension(node, name),
-            pattern=f"{placed.pattern}.{shown}" if at else shown,
+            pattern=f"{placed.pattern}.{shown}" if parent_path else shown,
         )  # fmt: skip
     if isinstance(node, CustomNode):
         pattern = f"{placed.pattern}.context"
-        yield PlacedNode(f"{at}.context", node.context, in_list, in_cache, pattern=pattern)
+        yield PlacedNode(f"{parent_path}.context", node.context, in_list, in_cache, pattern=pattern)
 
 
 class _Referenced(NamedTuple):

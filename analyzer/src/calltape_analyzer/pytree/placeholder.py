@@ -98,16 +98,16 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
         arguments: names and values.
         may_lack: tells of a name whether the model can be called without this argument.
     """
-    held = [(name, p) for name, value in arguments for p in placeholders_in(value)]
-    if not held:
+    placeholders = [(name, p) for name, value in arguments for p in placeholders_in(value)]
+    if not placeholders:
         return
     if unknown := {
         placeholder.type_name: placeholder.reason
-        for _, placeholder in held
+        for _, placeholder in placeholders
         if placeholder.is_of_unknown_class
     }:
         names = dict.fromkeys(
-            name for name, placeholder in held if placeholder.type_name in unknown
+            name for name, placeholder in placeholders if placeholder.type_name in unknown
         )
         verb = "holds" if len(names) == 1 else "hold"
         classes = " and ".join(f"a {name}" for name in unknown)
@@ -118,7 +118,7 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
             advice=f"{class_advice(list(unknown))}; for export, also call "
             "register_flattening_functions(tape=tape)",
         )
-    name, first = held[0]
+    name, first = placeholders[0]
     raise InferenceError(
         f"{name} holds a {first.type_name}, which was not rebuilt ({first.reason})",
         advice=_advice(name, first, may_lack(name)),

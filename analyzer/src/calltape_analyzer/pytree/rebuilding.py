@@ -103,12 +103,12 @@ def filled_mapping(cls: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
 
 def filled_list(cls: Any, items: Iterable[Any]) -> Any:
     """An instance of a subclass of list, or of ``UserList``, with these elements."""
-    made = cls.__new__(cls)
+    new_list = cls.__new__(cls)
     if issubclass(cls, UserList):
-        vars(made)["data"] = list(items)
+        vars(new_list)["data"] = list(items)
     else:
-        list.extend(made, items)
-    return made
+        list.extend(new_list, items)
+    return new_list
 
 
 def rebuild(

@@ -366,16 +366,16 @@ def _object_has_tensors(value: Any) -> bool:
     stack: list[Any] = [value]
     seen: set[int] = set()
     while stack:
-        one = stack.pop()
-        if is_tensor(one):
+        item = stack.pop()
+        if is_tensor(item):
             return True
-        if id(one) in seen or isinstance(one, (str, bytes, type)) or len(seen) > 10_000:
+        if id(item) in seen or isinstance(item, (str, bytes, type)) or len(seen) > 10_000:
             continue
-        seen.add(id(one))
-        if isinstance(one, Mapping):
-            stack.extend(dict.values(one) if isinstance(one, dict) else one.values())
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            stack.extend(one)
+        seen.add(id(item))
+        if isinstance(item, Mapping):
+            stack.extend(dict.values(item) if isinstance(item, dict) else item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            stack.extend(item)
         else:
-            stack.extend(getattr(one, "__dict__", {}).values())
+            stack.extend(getattr(item, "__dict__", {}).values())
     return False

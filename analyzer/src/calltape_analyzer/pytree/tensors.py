@@ -339,8 +339,8 @@ def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
     nbytes = offsets.numel() * offsets.element_size()
     if not offsets.is_meta and nbytes > offsets.untyped_storage().nbytes():
         raise ValueError("its offsets are expanded")
-    known = [values, offsets] if lengths is None else [values, offsets, lengths]
-    if any(part.is_meta for part in known):
+    inner_tensors = [values, offsets] if lengths is None else [values, offsets, lengths]
+    if any(part.is_meta for part in inner_tensors):
         values, offsets = values.to("meta"), offsets.to("meta")
         lengths = None if lengths is None else lengths.to("meta")
     else:

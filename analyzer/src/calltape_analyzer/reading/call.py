@@ -582,6 +582,6 @@ def advice_on_outputs(missing: Iterable[str | None]) -> str:
         missing: why they are missing, as records say it.
     """
     # Of a stream the reason stands behind what is there: 3 of 9 chunks kept: queue_full; closed …
-    known = {r.partition("; ")[0].rpartition(": ")[2] for r in missing if r is not None}
-    advices = [advice for reason, advice in _ADVICE.items() if reason in known]
+    reasons = {r.partition("; ")[0].rpartition(": ")[2] for r in missing if r is not None}
+    advices = [advice for reason, advice in _ADVICE.items() if reason in reasons]
     return "; ".join(map(str, advices)) or "these calls have none to compare a program with"

@@ -136,24 +136,24 @@ class CallChecks:
         Raises:
             TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
-        own = Holder(record.call, record.blob)
+        own_holder = Holder(record.call, record.blob)
         if key not in record.elsewhere:
-            self._check_tensor(position, own, key)
+            self._check_tensor(position, own_holder, key)
             return
         # Without it no value of the call is there; a later codec costs the values in it alone.
         if record.blob is not None and record.blob.is_supported:
             if record.blob.steps:
-                self._reader.blob_member(own)
+                self._reader.blob_member(own_holder)
             else:
-                self.blob(position, own)
+                self.blob(position, own_holder)
         number = None
         try:
             parts, axis = self._reader.holders(record, key)
             for holder, there in parts:
                 number = holder.call if holder.call != record.call else None
-                at = self._scan.position(holder.call)
-                assert at is not None
-                self._check_tensor(at, holder, there)
+                holder_position = self._scan.position(holder.call)
+                assert holder_position is not None
+                self._check_tensor(holder_position, holder, there)
                 if axis is not None:  # each part is read as a whole before the next one
                     self._reader.span(holder, there)
         except TapeError as error:
@@ -187,9 +187,9 @@ class CallChecks:
         try:
             for holder in self.holders(record, keys):
                 number = holder.call
-                at = self._scan.position(number)
-                assert at is not None
-                self.blob(at, holder)
+                blob_position = self._scan.position(number)
+                assert blob_position is not None
+                self.blob(blob_position, holder)
         except TapeError as error:
             raise self._of_holder(error, position, record, number) from None
 
@@ -202,8 +202,8 @@ class CallChecks:
             return error
         reason = error.reason
         if number is not None:
-            at = self._scan.position(number)
-            is_broken = at is not None and self._flags[at] & _BROKEN
+            holder_position = self._scan.position(number)
+            is_broken = holder_position is not None and self._flags[holder_position] & _BROKEN
             why = _BROKEN_BLOB if is_broken else reason
             reason = f"call {record.call} has tensors of call {number}: {why}"
         return self.reported(TapeError(error.kind, reason), position)

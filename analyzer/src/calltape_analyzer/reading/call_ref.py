@@ -165,7 +165,7 @@ def inputs_in(
             f"the inputs of {uncounted:,} calls are left out: there are too many different ones"
         )
         leave_out(TapeError("limit", reason, advice="survey fewer tapes at once"))
-    found: list[SeenInputs] = []
+    inputs_seen: list[SeenInputs] = []
     colliding = 0  # calls of which an int has the hash of too many others
     for row in rows:
         raised = min(row.raised, row.kept)
@@ -179,11 +179,13 @@ def inputs_in(
                         raise
                     colliding += calls
                     continue
-                found.append(SeenInputs(inputs, has_raised, calls, ref(row.first), ref(row.last)))
+                inputs_seen.append(
+                    SeenInputs(inputs, has_raised, calls, ref(row.first), ref(row.last))
+                )
     if leave_out is not None and colliding:
         reason = f"the inputs of {colliding:,} calls are left out: their ints have one hash"
         leave_out(TapeError("limit", reason, member=END_MEMBER))
-    return sorted(found, key=lambda seen: (seen.first, seen.raised))
+    return sorted(inputs_seen, key=lambda seen: (seen.first, seen.raised))
 
 
 def has_ranges(table: InputsTable, by_number: Mapping[int, Mapping[int, tuple[int, int]]]) -> bool:

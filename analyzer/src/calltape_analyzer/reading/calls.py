@@ -434,8 +434,8 @@ class RecordedCalls(Shown):
     def observed(self) -> dict[bytes, Observed]:
         """Of each recording (by its id) of what was running before: since when its calls were
         seen. How many came before that, nobody knows."""
-        found = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
-        return {tape: observed for tape, observed in found if observed is not None}
+        by_tape = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
+        return {tape: observed for tape, observed in by_tape if observed is not None}
 
     @property
     def under_way(self) -> tuple[Call, ...]:

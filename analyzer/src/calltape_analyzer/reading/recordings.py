@@ -157,9 +157,13 @@ def _coverage_of_place(copies: Sequence[CountedFile]) -> Coverage:
     at_least = all(bool(file.coverage.at_least) for file in copies)
     if len(copies) == 1:
         (file,) = copies
-        found, less = file.coverage, file.left_out
+        file_coverage, less = file.coverage, file.left_out
         return _coverage_from(
-            found.seen - less, found.kept - less, found.dropped, at_least, found.counted_ns
+            file_coverage.seen - less,
+            file_coverage.kept - less,
+            file_coverage.dropped,
+            at_least,
+            file_coverage.counted_ns,
         )
     fullest = max((file.coverage for file in copies), key=lambda coverage: coverage.seen)
     kept = sum(file.coverage.kept - file.left_out for file in copies)

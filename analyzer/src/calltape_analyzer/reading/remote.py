@@ -193,8 +193,8 @@ def _kind_of(url: str) -> Any:
 def _new_file_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
-    found, place = url_to_fs(url)
-    return found, str(place)
+    new_system, place = url_to_fs(url)
+    return new_system, str(place)
 
 
 def _not_installed(url: str, what: str) -> UsageError:

@@ -498,8 +498,8 @@ class Segment:
         if not self.is_survey:
             self._all_ranges()
         else:  # it has no calls, but may have members
-            for found in self.reader.scan().damage:
-                self._report(found)
+            for damaged in self.reader.scan().damage:
+                self._report(damaged)
 
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         """The ranges of integers, by :meth:`inputs_number` and leaf. Those of all calls are

@@ -107,11 +107,11 @@ def _parts(url: str) -> _Parts:
     match = _URL.match(url)
     if match is None:
         return _Parts("", "", url, "")
-    protocol, rest = match[1].lower(), match[2]
+    protocol, behind_protocol = match[1].lower(), match[2]
     query = ""
     if protocol in _WITH_QUERY:  # elsewhere these characters are part of a name
-        rest = rest.partition("#")[0]
-        rest, _, query = rest.partition("?")
-    host, slash, place = rest.partition("/")
+        behind_protocol = behind_protocol.partition("#")[0]
+        behind_protocol, _, query = behind_protocol.partition("?")
+    host, slash, place = behind_protocol.partition("/")
     user, _, host = host.rpartition("@")
     return _Parts(protocol, user, host + slash + place, query)

@@ -105,8 +105,8 @@ class _FileCheck:
         while not self._is_ended:
             offset = self._check_member(offset)
         require(not self._blobs, "a blob", "tensors of no call")
-        rest = self._data[offset : offset + len(ZEROS_AT_END) + 1]
-        require(rest == ZEROS_AT_END, "the file", "more bytes")
+        end_of_file = self._data[offset : offset + len(ZEROS_AT_END) + 1]
+        require(end_of_file == ZEROS_AT_END, "the file", "more bytes")
 
     def _check_member(self, offset: int) -> int:
         """Checks a member, and returns the offset of the next one."""

@@ -361,8 +361,8 @@ def _looks_like(leaf: Leaf, *, is_mask: bool) -> tuple[str, ...]:
         return ()
     sizes = leaf.shape
     if len(sizes) in (3, 4):
-        one, two, three = sizes[-3:]
-        for channels, height, width in ((one, two, three), (three, one, two)):
+        first, second, third = sizes[-3:]
+        for channels, height, width in ((first, second, third), (third, first, second)):
             if channels in _IMAGE_CHANNELS and min(height, width) >= _LEAST_IMAGE:
                 return ("image",)
     if len(sizes) <= 3 and leaf.shape[-1] >= _LEAST_SAMPLES:

@@ -333,28 +333,30 @@ class TargetSurvey:
         self._waiting.clear()
         ahead = [file for file in waiting if file.is_ahead]
         first: dict[Hashable, FileSurvey] = {}  # without copies of better ones
-        for one in (file for file in waiting if not file.is_ahead):
-            key = _identity(one)
-            better = self._known.get(key) or first.setdefault(key, one)
-            if better is not one:
-                self._note_copy(one, better)
+        for waiting_file in (file for file in waiting if not file.is_ahead):
+            key = _identity(waiting_file)
+            better = self._known.get(key) or first.setdefault(key, waiting_file)
+            if better is not waiting_file:
+                self._note_copy(waiting_file, better)
         gone: set[int] = set()  # those whose calls another rank of the job has
         for parts in of_other_ranks(recordings_of(first.values()), self._is_repeat):
             self.other_ranks += [file.path for file in parts]
             gone.update(map(id, parts))
-        for one in (file for file in first.values() if id(file) not in gone):
-            self._add_or_leave_out(one, report)
+        for waiting_file in (file for file in first.values() if id(file) not in gone):
+            self._add_or_leave_out(waiting_file, report)
         recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
-        for one in ahead:
-            for file in recordings.get(one.recording, ()):
+        for waiting_file in ahead:
+            for file in recordings.get(waiting_file.recording, ()):
                 low, high = file.extent or (0, -1)
                 # If it has an end, nobody knows whether it has all numbers between.
-                if one.last in file.numbers or (not file.numbers and low <= one.last <= high):
+                if waiting_file.last in file.numbers or (
+                    not file.numbers and low <= waiting_file.last <= high
+                ):
                     break
             else:
-                self._add_or_leave_out(one, report)
-        for one in self._files:
-            one.numbers = _NO_NUMBERS
+                self._add_or_leave_out(waiting_file, report)
+        for counted_file in self._files:
+            counted_file.numbers = _NO_NUMBERS
         makers = Counter(chain.from_iterable(tapes for _, tapes in self._made))
         self.made_of_others += [
             path for path, tapes in self._made

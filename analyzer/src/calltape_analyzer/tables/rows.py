@@ -420,11 +420,11 @@ def _schema_of(fields: Iterable[tuple[str, Any, str]], facts: Mapping[str, str])
         fields: name, type and meaning of each column.
         facts: of the whole table; they stand in its metadata, with ``calltape.`` before each name.
     """
-    made = [
+    columns = [
         pa.field(name, kind, metadata={"description": meaning}) for name, kind, meaning in fields
     ]
     whole = {f"calltape.{name}": value for name, value in {"version": __version__, **facts}.items()}
-    return pa.schema(made, metadata=whole)
+    return pa.schema(columns, metadata=whole)
 
 
 def text_column(values: Sequence[str | None]) -> pa.Array:

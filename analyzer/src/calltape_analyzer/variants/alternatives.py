@@ -59,13 +59,15 @@ def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
     they are a cache; none if the two differ in anything else."""
     if smaller.group.varying or larger.group.varying:
         return set()  # whether their values matter is asked for one variant at a time
-    one, other = smaller.group.layout, larger.group.layout
-    mine = {(p.argument, p.path) for p in one.tensors}
-    theirs = {(p.argument, p.path) for p in other.tensors}
+    small_layout, large_layout = smaller.group.layout, larger.group.layout
+    mine = {(p.argument, p.path) for p in small_layout.tensors}
+    theirs = {(p.argument, p.path) for p in large_layout.tensors}
     missing = {argument for argument, _ in theirs - mine}
-    is_more = mine < theirs and not set(one.arguments) - set(other.arguments)
+    is_more = mine < theirs and not set(small_layout.arguments) - set(large_layout.arguments)
     is_absent = all(
-        name not in one.nodes or is_empty(one.nodes[name]) or holds_cache(name, other.nodes[name])
+        name not in small_layout.nodes
+        or is_empty(small_layout.nodes[name])
+        or holds_cache(name, large_layout.nodes[name])
         for name in missing
     )
     is_alike = _kinds_of(smaller).items() <= _kinds_of(larger).items()
@@ -148,8 +150,8 @@ def _rest_is_equal(first: VariantFacts, second: VariantFacts, but: set[str]) -> 
 def _completion_of(smaller: Group, larger: VariantFacts, scalars: Sequence[Any]) -> Completion:
     """How calls of the smaller group are completed, with the scalars of a call of the larger one
     where they lack them."""
-    one, other = smaller.layout, larger.group.layout
-    tensors = _matched(one.tensors, other.tensors)
+    small_layout, large_layout = smaller.layout, larger.group.layout
+    tensors = _matched(small_layout.tensors, large_layout.tensors)
     rows, present = larger.rows, _Present()
     for column in rows.columns:
         if column.axis is not None and tensors[column.index] is not None:
@@ -161,9 +163,9 @@ def _completion_of(smaller: Group, larger: VariantFacts, scalars: Sequence[Any])
     }
     return Completion(
         smaller.key,
-        other,
+        large_layout,
         tensors,
-        _matched(one.scalars, other.scalars),
+        _matched(small_layout.scalars, large_layout.scalars),
         missing,
         {i: larger.group.facts[i].dtype for i in missing},
         tuple(scalars),

@@ -118,13 +118,13 @@ class Pools:
             self._occurrences[key] = self._interned.setdefault(tuple(lines.items()), occurrences)
         return self._occurrences[key]
 
-    def differ(self, one: Occurrences, other: Occurrences) -> bool:
+    def differ(self, first: Occurrences, second: Occurrences) -> bool:
         """Whether two dimensions ever had different sizes in one call."""
-        if one.presence == other.presence:
-            return one is not other
-        pair = (one, other)
+        if first.presence == second.presence:
+            return first is not second
+        pair = (first, second)
         if pair not in self._differ:
-            fewer, more = sorted((one.lines, other.lines), key=len)
+            fewer, more = sorted((first.lines, second.lines), key=len)
             self._differ[pair] = any(more.get(n, line) != line for n, line in fewer.items())
         return self._differ[pair]
 

@@ -138,8 +138,8 @@ def _came_to(note: notes.Probed) -> str:
     if not note.sizes and not note.varied:
         return ": none varied in the recorded calls"
     if not note.sizes:
-        at = f": the model itself raised an error at {counted(note.declined, 'size')}"
-        return at if note.declined else ""
+        declined = f": the model itself raised an error at {counted(note.declined, 'size')}"
+        return declined if note.declined else ""
     if note.agreed == note.sizes:
         return ": the same as the model"
     parts = [f"the same as the model at {note.agreed}"]

@@ -264,18 +264,18 @@ def write_tape(
     target = None if model is None else _target(model, method)
     manifest = new_manifest(target, Policy(values=values))
     with NewTape(path, manifest) as writer:
-        for number, one in enumerate(calls):
-            if not isinstance(one, CallToWrite):
+        for number, given_call in enumerate(calls):
+            if not isinstance(given_call, CallToWrite):
                 advice = "write testing.call(x).returns(y)"
-                raise UsageError(f"a {type(one).__name__} is not a call", advice=advice)
+                raise UsageError(f"a {type(given_call).__name__} is not a call", advice=advice)
             built = build_call(
                 number,
-                one.args,
-                one.kwargs,
-                one.outputs,
-                error=one.error,
+                given_call.args,
+                given_call.kwargs,
+                given_call.outputs,
+                error=given_call.error,
                 time_ns=manifest.created_ns + number,
-                duration_ns=None if one.seconds is None else round(one.seconds * 1e9),
+                duration_ns=None if given_call.seconds is None else round(given_call.seconds * 1e9),
                 values=values,
                 training=getattr(model, "training", False) is True,
             )
