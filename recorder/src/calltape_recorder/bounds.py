@@ -158,7 +158,7 @@ COUNT_SECONDS = 60.0
 """Counters are on the disk after this time at the latest, or after ``segment_seconds`` if that is
 less: a killed process loses what it counted since."""
 COUNTS_BYTES = 4 * 512
-"""The size of the counters in a file, which stand in two places, nearly always."""
+"""The size of the counters in a file, which has them in two places, nearly always."""
 MAX_UNSEALED_FILES = 16
 """Open files that wait for their ends: each is a descriptor of the application."""
 END_SHARE = 8

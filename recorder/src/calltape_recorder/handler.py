@@ -204,7 +204,7 @@ class CallHandler:
                 elif guards is None or function_modes() or not guards.accept_result(result):
                     call.outputs = snapshots.output(call, result)
                 elif guards.template is not None and not guards.facts.nbytes:
-                    call.outputs = guards.template
+                    call.outputs = guards.template  # nothing of it is copied
                 else:
                     call.outputs = snapshots.copy(call, recognized(guards, [result]))
             except BaseException as error:

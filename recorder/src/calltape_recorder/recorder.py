@@ -154,7 +154,7 @@ class Recorder:
                 attachment.hand_over_ended(None)
                 self._check_attachment()
                 self._copies += value_of(attachment.copies)
-                self._attachment = None  # first: this is not somebody else taking it off
+                self._attachment = None  # first, because this is no trouble
                 attachment.detach()
             if self._state == "recording":
                 self._state = "open"

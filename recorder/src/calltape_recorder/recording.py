@@ -56,7 +56,7 @@ class Recording:
     Attributes:
         begun: whether the manifest is written.
         admission: decides first, by the number of a call, whether it is kept.
-        decisions: decides by the inputs of a call, if its number does not tell.
+        decisions: decides by the inputs of a call, if its number does not suffice.
         snapshots: copies what calls get and return.
         unkept: counts the inputs of calls that are not on the tape.
         flight_calls: the calls that a flight recorder holds; None without one.
@@ -162,7 +162,8 @@ class Recording:
         self.begun = True
         if target is not None:
             self._target = target.name
-            self.notices.tell(BEGINNING, f"recording {target.name} to {self.segments.first_path}")
+            says = f"recording {target.name} to {self.segments.first_path}"
+            self.notices.add_news(BEGINNING, says)
         self.writer.start()
 
     def set_rate(self, fraction: float | None) -> None:
@@ -256,12 +257,12 @@ class Recording:
         stats = self.stats("closed")
         if is_sealed and self.begun:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
-            self.notices.tell("closed", says)
+            self.notices.add_news("closed", says)
         if stats.kept and self.omits_values:
             patterns, unmatched = self.options.patterns, self._omissions.unmatched
             for says in unmatched_words(patterns, unmatched, outputs=self.options.outputs):
-                self.notices.tell(says, f"values: {says}", level=logging.WARNING)
-        self.notices.say_news()
+                self.notices.add_news(says, f"values: {says}", level=logging.WARNING)
+        self.notices.log_news()
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""

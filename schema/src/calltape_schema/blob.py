@@ -219,7 +219,7 @@ def _parse_json(text: bytes) -> Any:
         raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
 
 
-_MAX_DIGITS = 640  # the fewest that an interpreter may be told to stop at
+_MAX_DIGITS = 640  # the lowest limit that an interpreter accepts for ints
 
 
 def _int_of(text: str) -> int | float:

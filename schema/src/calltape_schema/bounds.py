@@ -86,7 +86,7 @@ MAX_OPTIONS = 100
 MAX_SOURCES = 1000
 """Recordings that a step read."""
 MAX_PARTS = 64
-"""Runs of files of a recording that a survey tells apart."""
+"""Runs of files of a recording that a survey distinguishes."""
 MAX_HEADER_BYTES = 16 * 1024 * 1024
 """The JSON of a blob: 50,000 tensors with long names."""
 MAX_HEADER_NESTING = 64

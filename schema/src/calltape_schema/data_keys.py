@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 
 _FEW = 8
-"""A dict may have so many keys, and a text that selects a program so many values."""
+"""A dict may have this many keys, and a text that selects a program this many values."""
 _FEW_OPTIONAL = 32
-"""So many keys may come and go in sets of several calls, as optional fields do."""
+"""This many keys may come and go in sets of several calls, as optional fields do."""
 _RARE = 4
-"""A key is rare if at most one in so many sets has it."""
+"""A key is rare if at most one of this many sets has it."""
 _MAX_SETS = 1024
 _MAX_KEYS = 16_384
 

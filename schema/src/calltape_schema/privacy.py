@@ -1,5 +1,5 @@
-"""Tells what users passed from names and settings that stand in code, and matches leaves with the
-patterns in which users name them: ``mask``, ``cache.*``, ``outputs.*``.
+"""Distinguishes data of users from names and settings in code, and matches leaves with the patterns
+in which users name them: ``mask``, ``cache.*``, ``outputs.*``.
 
 The recorder omits values by these rules, and the analyzer redacts by them. A leaf has several names
 if it has both a place and a parameter. A pattern also matches all leaves below what it names.

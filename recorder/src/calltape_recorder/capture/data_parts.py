@@ -5,7 +5,7 @@ Policies see a structure without the entries at such keys. Otherwise, each call 
 keys would be novel. The tape has the whole structure.
 
 A list has no names for its elements, nor has a dict whose keys are numbers. So a setting can be
-told from what a user sent only by count: the sizes of an image are two or three numbers.
+distinguished from what a user sent only by count: an image has two or three sizes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
 class _Walk:
     def __init__(self, tokens: tuple[Any, ...]) -> None:
         self._tokens = tokens
-        self._at = 1  # after what tells the side
+        self._at = 1  # after the token of the side
         self.lists: dict[int, bool] = {}
 
     def node(self, named: int = 0) -> tuple[int, int]:

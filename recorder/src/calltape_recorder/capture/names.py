@@ -150,7 +150,7 @@ class ModuleNames:
     """Names of the parts of one model, and its mode. It does not keep the model alive.
 
     Attributes:
-        is_training: tells whether the model is in training mode; False if it is no module, or gone.
+        is_training: whether the model is in training mode; False if it is no module, or is gone.
     """
 
     is_training: Callable[[], bool]

@@ -168,7 +168,7 @@ def strange_patterns(
     values: Sequence[tuple[str, str]], parameters: Sequence[Parameter]
 ) -> list[str]:
     """The patterns that match no parameter. A signature with ``**kwargs`` takes any name, so only
-    its calls can tell."""
+    its calls can show that."""
     if not parameters or any(p.kind.startswith("VAR_") for p in parameters):
         return []
     known = {"args", "kwargs", "outputs", *(parameter.name for parameter in parameters)}

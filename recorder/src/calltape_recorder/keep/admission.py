@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # these import torch, and calltape-record reads policies with
 R = TypeVar("R")
 
 Answer = Callable[[int, Any], int | None] | Literal[True] | None
-"""Tells by a call's number whether the call is kept. True if all calls are kept. None, or a
-function that returns None, if the recorder has to look at the call to know."""
+"""Says by the number of a call whether it is kept. True if all calls are kept. None, or a function
+that returns None, if the policies have to see the inputs."""
 
 
 class Admission(Generic[R]):
@@ -31,7 +31,7 @@ class Admission(Generic[R]):
         ledger: numbers calls, and counts them.
         gap: a list with one range of numbers, by its first number and its end: calls in it are not
             kept.
-        by_number: tells whether any other call is kept.
+        by_number: says whether any other call is kept.
         side_cache: recognizes calls that look like an earlier one.
         holds_unkept: whether calls that are not kept stay in memory for a while.
     """
@@ -51,7 +51,7 @@ class Admission(Generic[R]):
     def follow(self, answer: Answer, sample: Decider | None = None) -> None:
         """From now on, keeps a call if ``answer`` says so and, if there is a sample, the call is in
         it."""
-        # Each sample gets a new list. A late thread writes to the old one, which nobody reads.
+        # Each sample gets a new list. A late thread writes to the old one, which is not read.
         gap = [(0, 0)]
         gap_of: Callable[[int], tuple[int, int]] | None = getattr(sample or answer, "gap", None)
 
@@ -67,7 +67,7 @@ class Admission(Generic[R]):
 
 
 class Decisions:
-    """Decides about calls whose number does not tell enough.
+    """Decides about calls by their inputs, if their numbers do not suffice.
 
     Policies remember which calls they kept, so that they keep nothing twice. If kept calls are
     lost, policies start over: they must keep calls like these again.

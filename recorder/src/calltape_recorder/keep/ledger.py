@@ -162,11 +162,11 @@ take no lock."""
 
 
 _Outcomes: TypeAlias = "Counter[Reason | None]"
-"""Numbers of calls by the reason why they were dropped; None stands for kept calls."""
+"""Numbers of calls by the reason why they were dropped; None for kept calls."""
 
 
 class Ledger:
-    """Counts calls under one lock, which nobody holds for longer than a few additions.
+    """Counts calls under one lock, which is held only for a few additions.
 
     What happens in every call, kept or not, is counted without the lock. The lock is reentrant: a
     signal handler may call the model while its thread is in here.

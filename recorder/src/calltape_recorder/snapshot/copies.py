@@ -1,4 +1,4 @@
-"""Copies tensors to host memory that nobody else can change.
+"""Copies tensors to host memory that the application cannot change.
 
 The application sees nothing of it: no autograd graph, no version counter, no dispatch mode and no
 random number generator is touched. Contiguous host memory is copied as it lies, without any

@@ -160,7 +160,7 @@ class HostMemory(Buffers):
 
 class Landing:
     """Host memory for copies from devices. It goes back to its pool when the copies are done and
-    :meth:`release` was called, or nobody refers to it any more.
+    :meth:`release` was called, or when there is no reference to it any more.
 
     Attributes:
         size: in bytes.

@@ -88,11 +88,12 @@ class QueueMemory(Protocol):
     shared_bytes: int
 
     def reserve(self, call: Any, nbytes: int) -> bool:
-        """Reserves bytes for a call; False if not so many are left."""
+        """Reserves bytes for a call; False if there are not enough left."""
         ...
 
     def reserve_shared(self, nbytes: int) -> bool:
-        """Reserves bytes for a copy that later calls may share; False if not so many are left."""
+        """Reserves bytes for a copy that later calls may share; False if there are not enough
+        left."""
         ...
 
     def free_shared(self, nbytes: int) -> None:

@@ -30,60 +30,6 @@ from calltape_schema.objects import name_of
 
 _Tensor = torch.Tensor
 
-Outline = tuple[Any, ...]
-"""What policies and counts see of a side: the dtypes of all leaves, their shapes, and the value of
-each scalar that is an int (None for other scalars)."""
-
-_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
-
-
-def outline_of(leaves: list[Any]) -> Outline:
-    """The dtypes and shapes of the leaves of one side of a call."""
-    for leaf in leaves:  # all() of a generator takes longer
-        if type(leaf) is not _Tensor:
-            break
-    else:
-        try:
-            return (*map(_dtype, leaves), *map(_shape, leaves))
-        except Exception as error:
-            if is_interrupt(error):
-                raise
-    pairs = [_dtype_and_shape(leaf) for leaf in leaves]
-    return (*[dtype for dtype, _ in pairs], *[shape for _, shape in pairs])
-
-
-def lasting(outline: Outline) -> Outline:
-    """An outline that can be remembered: its shapes are shared plain tuples."""
-    return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
-
-
-def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
-    """An outline of leaves, extended by the ints among these scalars."""
-    return (*outline, *[value if type(value) is int else None for value in scalars])
-
-
-def _dtype_and_shape(leaf: Any) -> tuple[Any, Any]:
-    """The dtype and shape of an array or a tensor subclass, read without running its code."""
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            if issubclass(type(leaf), _Tensor):
-                return dtype_of(leaf), _sizes_of(leaf)
-            # Not the dtype itself: its text may contain names of fields, which may be private.
-            return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
-    except Exception as error:
-        if is_interrupt(error):
-            raise
-        return name_of(type(leaf)), ()
-
-
-def _sizes_of(tensor: Any) -> tuple[int, ...]:
-    try:
-        return tuple([int(size) for size in shape_of(tensor)])
-    except Exception as error:  # a nested tensor in the strided layout has no shape
-        if is_interrupt(error):
-            raise
-        return ()
-
 
 class Side:
     """Copied inputs or outputs of a call.
@@ -145,3 +91,60 @@ def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
         parts.append(bytearray(joined[begin : begin + size]) if size else None)
         begin += size
     return parts
+
+
+# What policies and counts see of a side.
+
+Outline = tuple[Any, ...]
+"""The dtypes of all leaves, their shapes, and the value of each scalar that is an int (None for
+other scalars)."""
+
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
+
+
+def outline_of(leaves: list[Any]) -> Outline:
+    """The dtypes and shapes of the leaves of one side of a call."""
+    for leaf in leaves:  # all() of a generator takes longer
+        if type(leaf) is not _Tensor:
+            break
+    else:
+        try:
+            return (*map(_dtype, leaves), *map(_shape, leaves))
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+    pairs = [_dtype_and_shape(leaf) for leaf in leaves]
+    return (*[dtype for dtype, _ in pairs], *[shape for _, shape in pairs])
+
+
+def lasting(outline: Outline) -> Outline:
+    """An outline that can be remembered: its shapes are shared plain tuples."""
+    return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
+
+
+def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
+    """An outline of leaves, extended by the ints among these scalars."""
+    return (*outline, *[value if type(value) is int else None for value in scalars])
+
+
+def _dtype_and_shape(leaf: Any) -> tuple[Any, Any]:
+    """The dtype and shape of an array or a tensor subclass, read without running its code."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            if issubclass(type(leaf), _Tensor):
+                return dtype_of(leaf), _sizes_of(leaf)
+            # Not the dtype itself: its text may contain names of fields, which may be private.
+            return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
+    except Exception as error:
+        if is_interrupt(error):
+            raise
+        return name_of(type(leaf)), ()
+
+
+def _sizes_of(tensor: Any) -> tuple[int, ...]:
+    try:
+        return tuple([int(size) for size in shape_of(tensor)])
+    except Exception as error:  # a nested tensor in the strided layout has no shape
+        if is_interrupt(error):
+            raise
+        return ()

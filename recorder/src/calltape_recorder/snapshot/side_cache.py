@@ -107,7 +107,7 @@ class SideGuards:
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None
         # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
-        # leaves are inference tensors. If the guards cannot tell, each leaf is asked.
+        # leaves are inference tensors. If the guards cannot, each leaf is checked.
         is_any_inference = any(fact.flags & INFERENCE for fact in facts.per_leaf)
         self._checks_keys = is_any_inference or _is_below_autograd()
         self._keys: tuple[Hashable, ...] = keys_of_all(leaves) if self._checks_keys else ()

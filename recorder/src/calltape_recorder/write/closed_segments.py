@@ -100,7 +100,7 @@ class ClosedSegments:
                     continue
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
-                self._notices.tell("sealed", says)
+                self._notices.add_news("sealed", says)
             self.nbytes += tape.size - before
             self.unsealed.pop(0)
             tape.close()
@@ -136,7 +136,7 @@ class ClosedSegments:
                 calls += closed.accounts.coverage.kept * is_there
         if files:
             says = f"deleted files that ended {seconds:g} s ago (files: {files}, calls: {calls})"
-            self._notices.tell(DropReason.EXPIRED, says)
+            self._notices.add_news(DropReason.EXPIRED, says)
 
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""

@@ -105,7 +105,7 @@ _Header: TypeAlias = tuple[bytes, tuple[str, ...]]
 _TemplateSide: TypeAlias = tuple[str, EncodedLeaves, SideFacts, int]
 """Its name, what was encoded of it, its facts, and where it begins in the bytes of the call."""
 _Template: TypeAlias = tuple[bytes, list[tuple[int, int]], list[_TemplateSide]]
-"""What calls with the same two sides share: the header of the blob, where the bytes behind it are
+"""What calls with the same two sides share: the header of the blob, where the bytes after it are
 in those of the call, and the sides."""
 
 
@@ -412,8 +412,8 @@ def _document_of(
 
 
 def _reveals(bounds: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
-    """Whether a range tells what the elements are. The range of a few ids is these ids, and so is
-    the range of one id among a thousand zeros. The range of a mask tells no more than a bool does,
+    """Whether a range reveals elements. The range of a few ids is these ids, and so is the range of
+    one id among a thousand zeros. The range of a mask reveals no more than a bool does,
     and bools are on the tape."""
     low, high = bounds
     if len(data) < FEWEST_RANGED * dtype.itemsize:

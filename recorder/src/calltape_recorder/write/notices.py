@@ -109,11 +109,11 @@ class Notices:
         if self._is_new(text):
             say(logging.WARNING, text)
 
-    def tell(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
-        """Notes news for :meth:`say_news`. It takes no lock."""
+    def add_news(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
+        """Notes news for :meth:`log_news`. It takes no lock."""
         self._news.append((kind, level, text))
 
-    def say_news(self) -> None:
+    def log_news(self) -> None:
         """Logs the news, of each kind once a minute at most. Only one thread may call it."""
         now = time.monotonic()
         while self._news:
@@ -212,7 +212,7 @@ class AccountNews:
             self.losing = failure
         elif wrote and self.losing is not None:
             seconds = time.monotonic() - self._losing_since
-            self._notices.tell(
+            self._notices.add_news(
                 "writes again",
                 f"writing calls to {stats.path} again: {lost - self._lost_before} were lost in"
                 f" {seconds:.0f} s ({self.losing})",
@@ -224,9 +224,9 @@ class AccountNews:
 
         if stopped is not None:
             if not self._is_stopped:
-                self._notices.tell("stopped", f"recording stopped: it reached {stopped}")
+                self._notices.add_news("stopped", f"recording stopped: it reached {stopped}")
             self._is_stopped = True
         elif stats.paused != self._is_paused:
             says = "paused recording" if stats.paused else "resumed recording"
-            self._notices.tell(says, f"{says} calls of {stats.target}")
+            self._notices.add_news(says, f"{says} calls of {stats.target}")
             self._is_paused = stats.paused

@@ -309,7 +309,7 @@ class Writer:
                     self._each_second()
                 except Exception as error:
                     self._notices.complain("the periodic check of the recording failed", error)
-                self._notices.say_news()
+                self._notices.log_news()
             if self.queue.look():
                 idle_polls = 0
                 begun = time.thread_time_ns()
