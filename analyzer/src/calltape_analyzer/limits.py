@@ -71,9 +71,9 @@ once, and a bundle says what is on it."""
 
 LEAST_BYTES = 192 * 1024 * 1024
 """How many bytes may be made for one call of a small tape that are not on it."""
-_TIMES_TAPE = 4
+TIMES_TAPE = 4
 
-_LOOK_EVERY = 0.1
+LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0
 
 
@@ -189,10 +189,10 @@ class Budget:
         self.deciding = threading.Lock()
         self.has_ended = self.is_settled = False
         self._share = 0.5**halvings
-        self._clock = time.process_time if is_process else _clock_of_thread()
+        self._clock = time.process_time if is_process else clock_of_thread()
         self._at, self._of_all = self._clock(), time.process_time()
         # To ask takes longer than most calls of the API do.
-        self._held: int | None = _held() if is_process else None
+        self.held_bytes: int | None = held_bytes() if is_process else None
         self._told = float("-inf")
         self._received = received_bytes()
 
@@ -219,13 +219,13 @@ class Budget:
             now = self._clock()
         except OSError:  # its thread ended just now, and has no clock any more
             return None
-        held, of_all = _held(), time.process_time()
+        held, of_all = held_bytes(), time.process_time()
         if not is_importing(frame):
             self.spent += now - self._at
             # Nobody knows which thread has how much memory: it is that of the one that works most.
-            if self._held is not None and now - self._at >= (of_all - self._of_all) / 2:
-                self.grown += held - self._held
-        self._at, self._held, self._of_all = now, held, of_all
+            if self.held_bytes is not None and now - self._at >= (of_all - self._of_all) / 2:
+                self.grown += held - self.held_bytes
+        self._at, self.held_bytes, self._of_all = now, held, of_all
         error = self._error()
         if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
             return None
@@ -254,7 +254,7 @@ def memory_limit_of(tape_bytes: int) -> int:
     """How many bytes may be made for one call of a tape of this size in bytes: a leaf of a few
     bytes may claim 2^63 elements, because its value was not kept, or it is expanded."""
     given = limits().nbytes
-    return max(LEAST_BYTES, _TIMES_TAPE * tape_bytes) if given is None else given
+    return max(LEAST_BYTES, TIMES_TAPE * tape_bytes) if given is None else given
 
 
 def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]], what: str) -> None:
@@ -483,7 +483,7 @@ def _watch() -> None:
     """Looks at all budgets, as long as there are any."""
     global _exceeded, _watching
     while True:
-        time.sleep(_LOOK_EVERY)
+        time.sleep(LOOK_EVERY)
         with _starting:
             budgets = list(_current.items())
             if not budgets:
@@ -513,7 +513,7 @@ _HAS_CLOCKS = hasattr(time, "pthread_getcpuclockid")
 """Whether the system has a clock for each thread."""
 
 
-def _clock_of_thread() -> Callable[[], float]:
+def clock_of_thread() -> Callable[[], float]:
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
@@ -548,7 +548,7 @@ def most_bytes() -> int:
     return max(_BYTES, int(machine * _OF_THE_MACHINE))
 
 
-def _held() -> int:
+def held_bytes() -> int:
     """Bytes of memory that are the process's own; files that are mapped are not."""
     try:
         with open("/proc/self/statm", "rb") as file:

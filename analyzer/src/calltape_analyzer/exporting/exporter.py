@@ -241,7 +241,7 @@ class Exporter:
             yield _Trial(SETTINGS[Strategy.OPEN_SIZE_INTS], *arguments)
             if self.convert is None:
                 yield _Trial(SETTINGS[Strategy.DEFERRED], *arguments)
-        yield from self._value_trials(variant, samples)
+        yield from self.value_trials(variant, samples)
         yield from self._float_trials(variant, samples)
         is_wrong = any("wrong" in a.rows.values() for a in self._attempts_at(variant))
         for arguments in samples[-1:] if is_wrong else ():
@@ -255,7 +255,7 @@ class Exporter:
         for arguments in samples[:1] if self.convert is not None and has_experts else ():
             yield _Trial(SETTINGS[Strategy.BATCHED_EXPERTS], *arguments)
 
-    def _value_trials(
+    def value_trials(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
         """Trials for a model that reads values with Python, if the others failed for that. Values

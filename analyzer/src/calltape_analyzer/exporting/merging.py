@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Merging"]
 
-_WORTH_SAYING = 1.0
+WORTH_SAYING = 1.0
 """Seconds; nobody misses a shorter time."""
 
 
@@ -72,7 +72,7 @@ class Merging:
         """What ``merge="never"`` may serve, and what it would have saved: if there were no other
         programs then, and the lost time is worth mentioning."""
         found: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
-        cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
+        cost_nothing = not self.failed or self.seconds < WORTH_SAYING
         if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
             found.append(notes.MergeCost(tuple(self.failed), round(self.seconds)))
         return found

@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgramSearch"]
 
-_MAX_PROGRAMS = 12
+MAX_PROGRAMS = 12
 """How many programs a variant gets at most."""
-_MAX_CONSTANTS = 3
+MAX_CONSTANTS = 3
 """How many programs for one size or one number a variant gets at most. More of them would serve no
 new call either."""
 _MAX_EXTENSIONS = 2
@@ -340,7 +340,7 @@ class ProgramSearch:
         first = self._with_open_floats(variant)
         if first is not None:
             variant = replace(first.program.variant, name=variant.name)
-        while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
+        while left and len(attempts) < MAX_PROGRAMS and constants < MAX_CONSTANTS:
             made = len(attempts)
             named = self._named(variant)
             is_first = not (made or lost)
@@ -383,14 +383,14 @@ class ProgramSearch:
             left = [row for row in left if row not in good]
             if not made and left:
                 left = self._export_left_ints(variant, left)
-        if left and constants == _MAX_CONSTANTS:
-            reason = reason or reasons.EachAlone(_MAX_CONSTANTS)
+        if left and constants == MAX_CONSTANTS:
+            reason = reason or reasons.EachAlone(MAX_CONSTANTS)
         if any(attempt.by_values for attempt in attempts):
             self._export_other_values(variant, self.programs[before:])
         if attempts and constants < len(attempts):
             self._extend(variant, len(attempts), attempts)
         if missing := len(lost) + len(left):
-            reason = reason or reasons.MostPrograms(_MAX_PROGRAMS)
+            reason = reason or reasons.MostPrograms(MAX_PROGRAMS)
             is_all = missing == len(variant.rows)
             what = "" if is_all else f", {missing} other sizes"
             self._add_gap(variant, "variant" if is_all else "sizes", reason, what)
@@ -406,7 +406,7 @@ class ProgramSearch:
         first = shown = self.exporter.export(named, static="never")
         if first is None or not first.served():
             return None
-        for _ in range(_MAX_CONSTANTS):
+        for _ in range(MAX_CONSTANTS):
             if shown is None:
                 break
             if serves_all_values(shown, self.tape.calls, session):
@@ -421,13 +421,13 @@ class ProgramSearch:
     def _export_int_values(self, variant: VariantFacts) -> bool:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
         parts = list(int_value_parts(variant))
-        if not self._export_parts(parts[:_MAX_CONSTANTS]):
+        if not self._export_parts(parts[:MAX_CONSTANTS]):
             self.gaps.pop(parts[0].name, None)
             return False
-        left = sum(part.calls for part in parts[_MAX_CONSTANTS:])
+        left = sum(part.calls for part in parts[MAX_CONSTANTS:])
         columns = varying_ints(variant)
         names = [variant.group.layout.column_name(column) for column in columns]
-        self._add_value_gap(variant, left, names, _MAX_CONSTANTS)
+        self._add_value_gap(variant, left, names, MAX_CONSTANTS)
         return True
 
     def _export_parts(self, parts: Iterable[VariantFacts]) -> bool:
@@ -450,7 +450,7 @@ class ProgramSearch:
         wanted, rest = set(left), list(left)
         rows = [(row, seen) for row, seen in variant.rows.items() if row in wanted]
         for part in int_value_parts(part_of(variant, rows, variant.name)):
-            if len(part.rows) < 2 or len(self.programs) >= _MAX_PROGRAMS:
+            if len(part.rows) < 2 or len(self.programs) >= MAX_PROGRAMS:
                 continue
             before = len(self.programs)
             name_symbols(part)
@@ -507,7 +507,7 @@ class ProgramSearch:
         # another one.
         of_floats = any(type(v) is float for value in values for v in value.values.values())
         come_back = len(values) <= MAX_VALUES and 2 * len(values) <= variant.calls
-        most = _MAX_CONSTANTS if of_floats and not come_back else _MAX_PROGRAMS
+        most = MAX_CONSTANTS if of_floats and not come_back else MAX_PROGRAMS
         numbered = enumerate(values[:most], 1)
         if self._export_parts(part_of_value(variant, value, number) for number, value in numbered):
             left = variant.calls - sum(value.calls for value in values[:most])
@@ -523,7 +523,7 @@ class ProgramSearch:
         their own values, or else with small tensors as constants."""
         calls, session = self.tape.calls, self.exporter.session
         left = unserved_calls(variant, own, calls, session)
-        while left and len(own) < _MAX_PROGRAMS:
+        while left and len(own) < MAX_PROGRAMS:
             named = self._named(variant)
             outcome = self.exporter.export_call(named, left[0])
             if outcome is not None:
@@ -547,7 +547,7 @@ class ProgramSearch:
         sorter = self.exporter.session.sorter
         for where, distinct, parts in tensor_value_parts(variant, self.tape.calls, sorter):
             made: list[Program] = []
-            for part in islice(parts, _MAX_CONSTANTS):
+            for part in islice(parts, MAX_CONSTANTS):
                 name_symbols(part)
                 outcome = self.exporter.export(part)
                 if outcome is None or not outcome.attempt.reproduced:
@@ -561,8 +561,8 @@ class ProgramSearch:
             if not made:
                 continue
             self.programs += made
-            if distinct > _MAX_CONSTANTS:
-                most = reasons.ConstantsLeft(distinct - _MAX_CONSTANTS, distinct, _MAX_CONSTANTS)
+            if distinct > MAX_CONSTANTS:
+                most = reasons.ConstantsLeft(distinct - MAX_CONSTANTS, distinct, MAX_CONSTANTS)
                 self._add_gap(variant, "values", most, f", other values of {where}")
             return True
         return False
