@@ -107,7 +107,7 @@ def test_only_the_observer_and_the_export_of_parts_import_the_recorder() -> None
         for file, name in imports_of(package)
         if name.partition(".")[0] == "calltape_recorder"
     }
-    assert importers <= {"observer/input_observer.py", "exporting/export.py"}
+    assert importers <= {"observer/input_observer.py", "exporting/parts.py"}
 
 
 def test_schema_loads_without_tensors() -> None:

@@ -31,7 +31,7 @@ from calltape_analyzer.facts import (
     Other,
     OtherNote,
     Rejection,
-    document_of,
+    fact_document,
 )
 from calltape_analyzer.programs.notes import ByValues, OneSize
 from calltape_analyzer.programs.reasons import Because, ByTrace, OtherSize, Why
@@ -305,7 +305,7 @@ def test_a_fact_has_words_and_comes_back_from_json(kind: type[Fact]) -> None:
     assert repr(fact).startswith(f"{kind.__name__}(")
     assert pickle.loads(pickle.dumps(fact)) == fact
     assert Holding.model_validate_json(Holding(fact=fact).model_dump_json()).fact == fact
-    document = document_of(fact)
+    document = fact_document(fact)
     assert (document["code"], document["text"]) == (kind.code, str(fact))
 
 
@@ -327,7 +327,7 @@ def test_what_a_later_version_knows_is_kept_as_text() -> None:
     assert Holding.model_validate({"fact": document}).fact == Other("it is later")
     assert Noting.model_validate({"note": document}).note == OtherNote("it is later")
     # A reason is no note.
-    late = document_of(Because(Why.LATE))
+    late = fact_document(Because(Why.LATE))
     assert Noting.model_validate({"note": late}).note == OtherNote(str(Because(Why.LATE)))
 
 

@@ -14,8 +14,7 @@ import torch
 
 from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.session.verification import Outcome
-from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.attempts import Attempt, Candidate
 from calltape_analyzer.programs.program import Program
 from tests.answers.small import Small
 from tests.zoo.case import Arguments, Case, fresh
@@ -94,16 +93,16 @@ def _made_by() -> Iterator[dict[int, tuple[Program, Attempt]]]:
     on the stack while the model runs: notes quote the lines that are."""
     made: dict[int, tuple[Program, Attempt]] = {}
 
-    def noting(outcome: Outcome, name: str, value: Any) -> None:
-        object.__setattr__(outcome, name, value)
+    def noting(candidate: Candidate, name: str, value: Any) -> None:
+        object.__setattr__(candidate, name, value)
         if name == "program":
-            made[id(value)] = value, outcome.attempt
+            made[id(value)] = value, candidate.attempt
 
-    Outcome.__setattr__ = noting  # type: ignore[method-assign,assignment]
+    Candidate.__setattr__ = noting  # type: ignore[method-assign,assignment]
     try:
         yield made
     finally:
-        del Outcome.__setattr__
+        del Candidate.__setattr__
 
 
 @contextlib.contextmanager
@@ -140,8 +139,8 @@ def _program(program: Program, made_by: Attempt) -> dict[str, Any]:
         "assertions": _assertions(program),
         "notes": [*map(str, program.notes)],
     }
-    if program.only is not None:
-        found["serves only"] = f"{len(program.only)} recorded sizes"
+    if program.only_rows is not None:
+        found["serves only"] = f"{len(program.only_rows)} recorded sizes"
     return found
 
 

@@ -29,8 +29,8 @@ FAULTS = (
     Fault(
         "analyzer-same-without-comparing",
         f"{_ANALYZER}comparison/comparing.py",
-        "elif parts or not found:",
-        "elif not found:",
+        "elif unverified or not results:",
+        "elif not results:",
         "A call passes although a part of its outputs could not be compared.",
         (
             "analyzer/comparison/test_comparing.py",
@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "analyzer-symbol-by-the-first-call",
         f"{_ANALYZER}variants/derivation.py",
-        "alike = equal[variant.all_rows.line(column)]",
-        "alike = equal[variant.all_rows.value(0, column)]",
+        "on_this_line = equal[variant.all_rows.line(column)]",
+        "on_this_line = equal[variant.all_rows.value(0, column)]",
         "Two dimensions share a symbol because they were equal in the first call.",
         ("analyzer/variants/test_arguments.py", "analyzer/variants/test_symbols.py"),
     ),
@@ -96,8 +96,8 @@ FAULTS = (
     Fault(
         "analyzer-no-limit-of-decompression",
         f"{_ANALYZER}reading/compressed.py",
-        'if self.taken > most:\n            raise _too_large("it becomes", most)',
-        'if self.taken < 0:\n            raise _too_large("it becomes", most)',
+        'if self.taken > allowed:\n            raise _too_large("it becomes", allowed)',
+        'if self.taken < 0:\n            raise _too_large("it becomes", allowed)',
         "A compressed tape of 2 MB fills the disk with its temporary file.",
         ("analyzer/reading/test_compressed.py",),
     ),
@@ -177,7 +177,7 @@ FAULTS = (
     Fault(
         "analyzer-minimising-stops-early",
         f"{_ANALYZER}minimising/search.py",
-        "elif count >= len(kept):",
+        "elif count >= len(parts_kept):",
         "elif count >= 2:",
         "A minimised tape has calls that the failure does not need.",
         ("analyzer/minimising/test_halving.py",),
@@ -201,8 +201,10 @@ FAULTS = (
     Fault(
         "analyzer-openvino-static",
         f"{_ANALYZER}targets/engines.py",
-        "return (found.min, found.max) if bounded and found.min < found.max else _ANY",
-        "return (found.min, found.max) if bounded and found.min < found.max else found.min",
+        "return (dimension.min, dimension.max) if bounded and dimension.min < dimension.max "
+        "else _ANY",
+        "return (dimension.min, dimension.max) if bounded and dimension.min < dimension.max "
+        "else dimension.min",
         "OpenVINO rejects other sizes of a dimension that is dynamic.",
         ("analyzer/targets/test_openvino.py",),
     ),

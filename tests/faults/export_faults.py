@@ -62,8 +62,9 @@ FAULTS = (
     Fault(
         "export-moves-the-random-numbers",
         f"{_ANALYZER}model/randomness.py",
-        "            if not _is_same(one.state, one.get()):\n                one.set(one.state)\n",
-        "            _is_same(one.state, one.get())\n",
+        "            if not _is_same(generator.state, generator.get()):\n"
+        "                generator.set(generator.state)\n",
+        "            _is_same(generator.state, generator.get())\n",
         "After export, a seeded training run goes on with other random numbers.",
         ("analyzer/model/test_randomness.py",),
     ),

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
+from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, record
+from calltape_recorder.keep import admission
 from calltape_recorder.keep.ledger import Stats
 from tests.recorder.calls import appearance_of
 
@@ -84,7 +85,7 @@ def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
 def main(folder: Path) -> None:
     # Novelty forgets what deleted files had shown; by the clock each quarter would find it as full
     # as chance has it, so that one forgets once.
-    pipeline.REMEMBER_SECONDS = 3600.0
+    admission.REMEMBER_SECONDS = 3600.0
     model = Model()
     looks = appearance_of(model)
     quarters = []

@@ -13,26 +13,26 @@ from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.listener import Attachment
 from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.options import check_options
-from calltape_recorder.pipeline import Pipeline
+from calltape_recorder.recording import Recording
 
 __all__ = ["recording"]
 
 
 @contextlib.contextmanager
-def recording(model: Any, path: Path, **given: Any) -> Iterator[Pipeline]:
+def recording(model: Any, path: Path, **given: Any) -> Iterator[Recording]:
     """Records the calls of a model, as ``record`` does; closes the tape at the end."""
     options = check_options(given)
-    pipeline = Pipeline(options, str(path), False, ModuleNames(), lambda _: None, lambda: None)
-    handler = CallHandler(pipeline, lambda: None, outputs=options.outputs)
+    parts = Recording(options, str(path), False, ModuleNames(), lambda _: None, lambda: None)
+    handler = CallHandler(parts, lambda: None, outputs=options.outputs)
     attachment: Attachment
     if options.via == "method":
         attachment = ReplacedMethod(model, options.method, handler)
     else:
         attachment = HookPair(model, handler)
-    pipeline.begin(None)
+    parts.begin(None)
     try:
-        yield pipeline
+        yield parts
     finally:
         attachment.detach()
         handler.close()
-        pipeline.close()
+        parts.close()

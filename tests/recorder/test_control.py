@@ -15,7 +15,7 @@ import torch
 
 from calltape_recorder import First, Recorder, Stats, TapeError, record
 from calltape_recorder.control import ControlFile
-from calltape_recorder.keep.policies import FlightRecorder
+from calltape_recorder.keep.flight_recorder import FlightRecorder
 from tests.recorder.controlled import Fake
 from tests.recorder.logs import log_handler
 from tests.recorder.models import Add

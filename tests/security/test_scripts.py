@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from calltape_analyzer import Fact
-from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.foreign_errors import ErrorMeaning
 from tests.analyzer.cli.commands import run
 from tests.forging.strangers import commanding, escaping, forged_failure
 from tests.security.sandbox import Event, watched
@@ -72,7 +72,7 @@ def as_zip(tape: Path, folder: Path) -> Path:
 WRITTEN = pytest.mark.parametrize("write", [as_script, as_export, as_zip])
 
 
-def facts(kinds: Iterable[type] = (Fact, ErrorKind)) -> Iterator[Event]:
+def facts(kinds: Iterable[type] = (Fact, ErrorMeaning)) -> Iterator[Event]:
     """What a fork of an export answers with if its runs fail: facts, which no tape names."""
     for kind in kinds:
         yield "pickle.find_class", str((kind.__module__, kind.__qualname__))

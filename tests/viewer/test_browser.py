@@ -18,8 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from calltape_analyzer import open_tape
 from calltape_analyzer.cli.viewing import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
-from calltape_analyzer.variant import table_of
-from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS
+from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS, VariantTable
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
@@ -115,7 +114,7 @@ def test_the_variants_are_the_tables_of_the_command(
     tab: ViewerTab, structures: Path, width: int, tmp_path: Path
 ) -> None:
     with open_tape(structures) as tape:
-        tables = [table_of(one) for one in tape.variants()]
+        tables = [VariantTable.of(one) for one in tape.variants()]
     assert run("view", structures, "-o", tmp_path / "page.html").code == 0
     tab.size(width)
     with viewed(structures) as server:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from calltape_analyzer.cli import viewing
-from calltape_analyzer.cli.viewing import PageServer, page_of_viewer, variants_of
+from calltape_analyzer.cli.viewing import PageServer, page_of_viewer, variants_json
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_schema.errors import TapeError
 from tests.analyzer.cli.commands import COMMAND, run
@@ -69,7 +69,7 @@ def test_only_a_browser_that_goes_away_is_no_error(
     def fails(path: str) -> bytes:
         raise error
 
-    monkeypatch.setattr(viewing, "variants_of", fails)
+    monkeypatch.setattr(viewing, "variants_json", fails)
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         asked(server, f"{server.root}variants/0")
     err = capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_the_variants_are_those_of_the_command(server: PageServer) -> None:
 
 def test_of_a_tape_that_python_cannot_read_the_page_says_why(tmp_path: Path) -> None:
     (tmp_path / "a.tape").write_bytes(b"not a tape <script>")
-    text = variants_of(str(tmp_path / "a.tape")).decode("ascii")
+    text = variants_json(str(tmp_path / "a.tape")).decode("ascii")
     assert "does not start with the manifest of a tape" in json.loads(text)["error"]
 
 

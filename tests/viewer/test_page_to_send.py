@@ -16,7 +16,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.cli.viewing import page_of_viewer
-from calltape_analyzer.variant import table_of
+from calltape_analyzer.variants.variant_findings import VariantTable
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 from tests.fixture_files import FIXTURES
@@ -106,7 +106,7 @@ def test_a_page_to_send_has_the_variants_that_the_command_prints(tmp_path: Path)
     scripts = _Scripts(tmp_path / "page.html").found
     (own,) = (text for kind, text in scripts if str(kind.get("type")).endswith("-variants"))
     with open_tape(tmp_path / "a.tape") as tape:
-        tables = [table_of(variant).document() for variant in tape.variants()]
+        tables = [VariantTable.of(variant).document() for variant in tape.variants()]
     assert json.loads(own) == json.loads(json.dumps({"variants": tables}))
     assert text in str(tables)
 

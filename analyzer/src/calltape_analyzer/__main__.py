@@ -17,9 +17,9 @@ def main() -> int:
 
             command()
     except KeyboardInterrupt as end:  # also from `signals_handled` itself: a signal may come early
-        from calltape_analyzer.interruption import code_of
+        from calltape_analyzer.interruption import exit_code_of
 
-        return code_of(end)
+        return exit_code_of(end)
     return 0
 
 

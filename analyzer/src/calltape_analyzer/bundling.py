@@ -69,7 +69,7 @@ class Bundle(PlainData):
 
     def __str__(self) -> str:
         lines = [f"wrote {self.path}: {self.size:,} bytes"]
-        lines += [f"  {one.name}: {one.size:,} bytes" for one in self.files]
+        lines += [f"  {file.name}: {file.size:,} bytes" for file in self.files]
         return "\n".join(map(printable, [*lines, *self.notes]))
 
 
@@ -109,13 +109,13 @@ def bundle(
     """
     check_tape(tape, "bundle")
     sources = _sources(model_code)
-    inputs = [os.fspath(one) for one in model_code]
+    inputs = [os.fspath(path) for path in model_code]
     options: dict[str, Any] = dict(redaction or {})
     place = None if call is None else tape.find(call).index
     with OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs]) as out:
-        with TemporaryFolder() as beside:
-            notes = _write_tape(tape, beside / TAPE, options)
-            with open_tape(beside / TAPE) as redacted:
+        with TemporaryFolder() as folder:
+            notes = _write_tape(tape, folder / TAPE, options)
+            with open_tape(folder / TAPE) as redacted:
                 about = None if place is None else _same_call(redacted, tape, place)
                 factory = model or _factory(sources)
                 versions = {"here": versions_here(), "recorded_with": versions_of(redacted)}
@@ -124,8 +124,8 @@ def bundle(
                     SUMMARY: tape_summary(redacted),
                     VERSIONS: json.dumps(versions, indent=2) + "\n",
                 }
-            packed = beside / "bundle.zip"
-            files = pack(packed, beside / TAPE, texts, sources)
+            packed = folder / "bundle.zip"
+            files = pack(packed, folder / TAPE, texts, sources)
             _check_size(packed.stat().st_size, limit, files)
             out.append_file(packed)
         size = out.end
@@ -145,25 +145,26 @@ def _write_tape(tape: Tape, path: Path, options: dict[str, Any]) -> list[str]:
         copied = copy_redacted(tape, os.fspath(path))
         return [
             "the tape is redacted already: its calls go in as they are",
-            *_kept_then(tape),
-            *_told(copied),
+            *_patterns_kept_then(tape),
+            *_note_on_kept_values(copied),
         ]
     report = redact(tape, path, **options)
-    return [*_told(report), *_doubts(tape, was_redacted=was_redacted)]
+    return [*_note_on_kept_values(report), *_doubts(tape, was_redacted=was_redacted)]
 
 
-def _kept_then(tape: Tape) -> Iterator[str]:
+def _patterns_kept_then(tape: Tape) -> Iterator[str]:
     """What the redactions of a tape left as it was, because somebody asked for it."""
     steps = (step for manifest in tape.manifests for step in manifest.history or ())
-    kept = [value for step in steps for name, value in step.options if name == "keep"]
-    if kept:
+    patterns = [value for step in steps for name, value in step.options if name == "keep"]
+    if patterns:
         yield (
-            f"that redaction kept {some_of(list(dict.fromkeys(kept)), 1)}: these values go in too, "
+            f"that redaction kept {some_of(list(dict.fromkeys(patterns)), 1)}: "
+            "these values go in too, "
             "unless an option redacts the tape once more"
         )
 
 
-def _told(report: EditReport) -> Iterator[str]:
+def _note_on_kept_values(report: EditReport) -> Iterator[str]:
     yield from (f"lost: {text}" for text in report.lost)
     yield from report.notes
 
@@ -196,24 +197,24 @@ def _notes_of_model(factory: str | None, sources: Mapping[str, bytes]) -> Iterat
 
 def _same_call(redacted: Tape, tape: Tape, place: int) -> str:
     """The address of a call on the redacted tape. Calls of one recording keep their numbers."""
-    wanted = tape.calls[place]
-    found = [one for one in redacted.calls if one.number == wanted.number]
-    if len(found) != 1 and len(redacted.calls) == len(tape.calls):
-        found = [redacted.calls[place]]
-    if len(found) != 1:
+    original = tape.calls[place]
+    matching = [call for call in redacted.calls if call.number == original.number]
+    if len(matching) != 1 and len(redacted.calls) == len(tape.calls):
+        matching = [redacted.calls[place]]
+    if len(matching) != 1:
         raise UsageError(
-            f"call {wanted.address} cannot be found on the redacted tape",
+            f"call {original.address} cannot be found on the redacted tape",
             advice="bundle this call only, with --calls",
         )
-    return found[0].address
+    return matching[0].address
 
 
 def _sources(paths: Sequence[str | os.PathLike[str]]) -> dict[str, bytes]:
     """The files of model code by name."""
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     for path in paths:
         name = os.path.basename(os.fspath(path))
-        if name in found or name in (TAPE, SCRIPT, SUMMARY, VERSIONS):
+        if name in sources or name in (TAPE, SCRIPT, SUMMARY, VERSIONS):
             raise UsageError(f"two files of a bundle would have the name {name!r:.100}")
         try:
             if not os.path.isfile(path):
@@ -222,11 +223,11 @@ def _sources(paths: Sequence[str | os.PathLike[str]]) -> dict[str, bytes]:
                 reason = f"it has more than {MAX_BYTES:,} bytes"
                 advice = "bundle a smaller file of model code"
                 raise TapeError("limit", reason, path=os.fspath(path), advice=advice)
-            found[name] = Path(path).read_bytes()
+            sources[name] = Path(path).read_bytes()
         except OSError as error:
             reason = f"cannot read it: {error.strerror}"
             raise TapeError("io", reason, path=os.fspath(path)) from None
-    return found
+    return sources
 
 
 def _factory(sources: Mapping[str, bytes]) -> str | None:
@@ -237,7 +238,7 @@ def _factory(sources: Mapping[str, bytes]) -> str | None:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         module = name.removesuffix(".py")
-        defined = any(isinstance(one, ast.FunctionDef) and one.name == _FACTORY for one in body)
+        defined = any(isinstance(s, ast.FunctionDef) and s.name == _FACTORY for s in body)
         if defined and module.isidentifier():
             return f"{module}:{_FACTORY}"
     return None
@@ -258,16 +259,16 @@ def pack(
             with archive.open(info, "w", force_zip64=True) as member:
                 shutil.copyfileobj(stream, member, _STEP)
         return [
-            BundledFile(name=one.filename, size=one.file_size, compressed=one.compress_size)
-            for one in archive.infolist()
+            BundledFile(name=entry.filename, size=entry.file_size, compressed=entry.compress_size)
+            for entry in archive.infolist()
         ]
 
 
 def _check_size(size: int, limit: int, files: Sequence[BundledFile]) -> None:
     if size <= limit:
         return
-    largest = sorted(files, key=lambda one: -one.compressed)[:3]
-    shown = ", ".join(f"{one.name} {one.compressed:,}" for one in largest)
+    largest = sorted(files, key=lambda entry: -entry.compressed)[:3]
+    shown = ", ".join(f"{entry.name} {entry.compressed:,}" for entry in largest)
     raise TapeError(
         "limit",
         f"the bundle would have {counted(size, 'byte')}, and at most {limit:,} are taken "

@@ -110,21 +110,23 @@ def read_safetensors_folder(
         advice = "name the folder that has the .safetensors files"
         raise TapeError("not_found", "no such folder", path=str(folder), advice=advice)
     calls = _calls_in(folder)
-    known = new_manifest()
+    stored_manifest = new_manifest()
     described = folder / _MANIFEST
     if os.path.lexists(described):
         with as_tape_errors(described, "the manifest"):
-            known = decode_manifest(seal_envelope(pack(_read_json(described))))
+            stored_manifest = decode_manifest(seal_envelope(pack(_read_json(described))))
     # Its history says which form the calls came from.
     step = Step(
         verb="convert",
         tool="calltape",
         version=__version__,
-        tape=known.tape,
+        tape=stored_manifest.tape,
         options=(("from", "safetensors"),),
     )
-    history = (*(known.history or ())[-(MAX_STEPS - 1) :], step)
-    manifest = known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
+    history = (*(stored_manifest.history or ())[-(MAX_STEPS - 1) :], step)
+    manifest = stored_manifest.model_copy(
+        update={"history": history, "minor": max(MINOR, stored_manifest.minor)}
+    )
     with NewTape(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with as_tape_errors(f"{stem}.*", "the call"):
@@ -136,20 +138,20 @@ def read_safetensors_folder(
 
 
 def _calls_in(folder: Path) -> dict[int, Path]:
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     for name in sorted(os.listdir(folder)):
         match = _NAME.fullmatch(name)
         if match is None:
             continue
         number, stem = int(match[1] or match[2]), folder / name.rpartition(".")[0]
-        if found.setdefault(number, stem) != stem:
-            raise UsageError(f"{found[number].name} and {stem.name} are both call {number}")
-    if not found:
+        if files.setdefault(number, stem) != stem:
+            raise UsageError(f"{files[number].name} and {stem.name} are both call {number}")
+    if not files:
         raise UsageError(
             "the folder has no files of calls", path=str(folder),
             advice="name them like call_00000000.safetensors",
         )  # fmt: skip
-    return found
+    return files
 
 
 def _add(writer: NewTape, number: int, stem: Path, tape: bytes) -> None:
@@ -183,10 +185,12 @@ def _add_tensors(writer: NewTape, number: int, path: Path) -> None:
     from safetensors.torch import load
 
     data, _ = _stored(path)  # the same limits as for a tape
-    found = load(data)
-    arguments = {name: one for name, one in found.items() if not name.startswith(_OUTPUTS)}
+    tensors = load(data)
+    arguments = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OUTPUTS)}
     outputs: Any = {
-        name.removeprefix(_OUTPUTS): one for name, one in found.items() if name not in arguments
+        name.removeprefix(_OUTPUTS): tensor
+        for name, tensor in tensors.items()
+        if name not in arguments
     }
     writer.write(*build_call(number, (), arguments, outputs or ABSENT))
 
@@ -197,7 +201,7 @@ def _stored(path: Path) -> tuple[bytes, dict[str, memoryview]]:
     start = header_size(data[:8], len(data))
     view = memoryview(data)
     entries = parse_header(data[:start], len(data))
-    return data, {name: view[start + one.begin : start + one.end] for name, one in entries.items()}
+    return data, {name: view[start + e.begin : start + e.end] for name, e in entries.items()}
 
 
 def _write_json(path: Path, document: Any) -> None:

@@ -78,8 +78,8 @@ class TapeDifference(PlainData):
         ]
         signs = ["+"] * len(self.appeared) + ["-"] * len(self.disappeared)
         rows = [
-            (sign, one.kind, one.where, one.text, one.calls or "")
-            for sign, one in zip(signs, self, strict=True)
+            (sign, changes.kind, changes.where, changes.text, changes.calls or "")
+            for sign, changes in zip(signs, self, strict=True)
         ]
         head = ("", "kind", "where", "change", "calls")
         note = "; ".join([*self.notes, *[_SAME] * self.same])
@@ -156,10 +156,9 @@ class Change(PlainData):
         if self.first_call is None:
             return said
         first = "call" if self.calls == 1 else "first call"
-        at = f" of {self.path}" if self.path else ""
-        return (
-            f"{said} ({counted(self.calls, 'call')}, {first} {self.address or self.first_call}{at})"
-        )
+        path = f" of {self.path}" if self.path else ""
+        calls, first_call = counted(self.calls, "call"), self.address or self.first_call
+        return f"{said} ({calls}, {first} {first_call}{path})"
 
 
 def appeared(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
@@ -188,8 +187,10 @@ def disappeared(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         rows = _rows_like(variant, now)
         if not len(rows) and now.has(variant.group.key):
             conditions = ", ".join(c.text(variant.group.layout) for c in variant.conditions)
-            every = _all_of(variant.all_rows)
-            yield _change(before, "variant", variant.name, f"no longer seen: {conditions}", every)
+            all_spans = _all_of(variant.all_rows)
+            yield _change(
+                before, "variant", variant.name, f"no longer seen: {conditions}", all_spans
+            )
         if rows.calls > 1:
             yield from _settled_symbols(before, variant, rows)
 
@@ -207,73 +208,79 @@ def _change(traffic: TapeTraffic, kind: str, where: str, text: str, seen: Seen) 
 
 
 def _targets(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
-    one, other = before.tape.target, now.tape.target
-    if one is None or other is None:
+    target_before, target_now = before.tape.target, now.tape.target
+    if target_before is None or target_now is None:
         return
-    if one.name != other.name:
-        yield Change(kind="target", where=other.name, text=f"another model; before {one.name}")
-    for was, got in zip_longest(one.signature or (), other.signature or ()):
+    if target_before.name != target_now.name:
+        yield Change(
+            kind="target", where=target_now.name, text=f"another model; before {target_before.name}"
+        )
+    for was, got in zip_longest(target_before.signature or (), target_now.signature or ()):
         if was != got:
             text = f"its signature differs from parameter {(got or was).name} on"
-            yield Change(kind="target", where=other.name, text=text)
+            yield Change(kind="target", where=target_now.name, text=text)
             return
 
 
-def _answers(known: TapeTraffic, shown: TapeTraffic, unseen: str, only: str) -> Iterator[Change]:
-    """Yields arguments, dtypes, constants, ... that ``shown`` has and ``known`` does not."""
-    for (kind, place), answers in shown.facets.items():
-        others = known.facets.get((kind, place))
-        if others is None:
+def _answers(before: TapeTraffic, now: TapeTraffic, unseen: str, only: str) -> Iterator[Change]:
+    """Yields arguments, dtypes, constants, ... that ``now`` has and ``before`` does not."""
+    for (kind, place), answers in now.facets.items():
+        answers_before = before.facets.get((kind, place))
+        if answers_before is None:
             if kind == "argument":
-                value = shown.facets.get(("constant", place), {})
+                value = now.facets.get(("constant", place), {})
                 text = f"{unseen}: {', '.join(list(value)[:_MAX_SHOWN])}" if value else unseen
-                yield _change(shown, "argument", place, text, sum_of_seen(answers.values()))
+                yield _change(now, "argument", place, text, sum_of_seen(answers.values()))
             continue
         for answer, seen in answers.items():
-            if answer not in others:
-                text = f"{answer}; {only} {', '.join(list(others)[:_MAX_SHOWN])}"
-                yield _change(shown, kind, place, text, seen)
+            if answer not in answers_before:
+                text = f"{answer}; {only} {', '.join(list(answers_before)[:_MAX_SHOWN])}"
+                yield _change(now, kind, place, text, seen)
 
 
-def _structures(known: TapeTraffic, shown: TapeTraffic, words: str) -> Iterator[Change]:
-    """Yields groups of calls that ``shown`` has and ``known`` does not."""
-    for key, group in shown.observations.groups.items():
-        if known.has(key):
+def _structures(before: TapeTraffic, now: TapeTraffic, words: str) -> Iterator[Change]:
+    """Yields groups of calls that ``now`` has and ``before`` does not."""
+    for key, group in now.observations.groups.items():
+        if before.has(key):
             continue
-        names = shown.names.get(key, [])
+        names = now.names.get(key, [])
         text = words
         closest = min(
-            (_differences(other, group) for other in known.similar.to(group)), key=len, default=[]
+            (_differences(group_before, group) for group_before in before.similar.to(group)),
+            key=len,
+            default=[],
         )
         if closest:
             text += f": {some_of(closest, 3, '; ')}"
-        yield _change(shown, "variant", ", ".join(names), text, Seen(group.calls, group.first))
+        yield _change(now, "variant", ", ".join(names), text, Seen(group.calls, group.first))
 
 
-def _differences(known: Group, group: Group) -> list[str]:
+def _differences(before: Group, group: Group) -> list[str]:
     """How a group differs from a known one, in words."""
-    ours, theirs = dict(known.layout.keys), dict(group.layout.keys)
+    ours, theirs = dict(before.layout.keys), dict(group.layout.keys)
     if ours.pop(CONTEXT, None) != theirs.pop(CONTEXT, None):
-        here, there = group.layout.context, known.layout.context
-        found = [f"{here.separating(there)} instead of {there.separating(here)}"]
+        context, context_before = group.layout.context, before.layout.context
+        differences = [
+            f"{context.separating(context_before)} instead of {context_before.separating(context)}"
+        ]
     else:
-        found = []
-    found += [f"without {name}" for name in ours if name not in theirs]
-    found += [f"with {name}" for name in theirs if name not in ours]
-    counts = [Counter(place.argument for place in g.layout.tensors) for g in (known, group)]
+        differences = []
+    differences += [f"without {name}" for name in ours if name not in theirs]
+    differences += [f"with {name}" for name in theirs if name not in ours]
+    counts = [Counter(place.argument for place in g.layout.tensors) for g in (before, group)]
     for name in ours:
         if name in theirs and ours[name] != theirs[name]:
             was, now = (count[name] for count in counts)
             tensors = f"{counted(now, 'tensor')} instead of {was}"
-            found.append(f"{name} has {tensors if was != now else 'another structure'}")
-    facts = {str(p): fact for p, fact in zip(known.layout.tensors, known.facts, strict=True)}
+            differences.append(f"{name} has {tensors if was != now else 'another structure'}")
+    facts = {str(p): fact for p, fact in zip(before.layout.tensors, before.facts, strict=True)}
     for place, fact in zip(group.layout.tensors, group.facts, strict=True):
-        other = facts.get(str(place), fact)
-        if other != fact:
-            found.append(f"{place} is {fact.unlike(other)}")
-    if group.key.constants and known.layout.keys == group.layout.keys and not found:
-        found.append("another value of a constant")
-    return found
+        fact_before = facts.get(str(place), fact)
+        if fact_before != fact:
+            differences.append(f"{place} is {fact.unlike(fact_before)}")
+    if group.key.constants and before.layout.keys == group.layout.keys and not differences:
+        differences.append("another value of a constant")
+    return differences
 
 
 def _rows_like(variant: VariantFacts, now: TapeTraffic) -> SizeTable:
@@ -288,8 +295,8 @@ def _all_of(rows: SizeTable) -> Seen:
     return Seen(rows.calls, rows.first)
 
 
-def _seen_where(rows: SizeTable, wanted: Sequence[bool]) -> Seen:
-    return _all_of(rows.where(wanted))
+def _seen_where(rows: SizeTable, are_chosen: Sequence[bool]) -> Seen:
+    return _all_of(rows.where(are_chosen))
 
 
 class _Collected:
@@ -301,19 +308,19 @@ class _Collected:
         self._outside: dict[tuple[int, tuple[int, int]], tuple[str, Seen] | None] = {}
 
     def outside(
-        self, rows: SizeTable, column: Column, known: tuple[int, int]
+        self, rows: SizeTable, column: Column, bounds: tuple[int, int]
     ) -> tuple[str, Seen] | None:
-        """The sizes of a column that are not between the two ``known`` ones, in words, and their
+        """The sizes of a column that are not between the two ``bounds``, in words, and their
         calls. It is found once for all columns that never differed."""
-        key = (rows.line(column), known)
+        key = (rows.line(column), bounds)
         if key not in self._outside:
-            low, high = known
-            every = rows.sizes(column).items()
-            found = {size: seen for size, seen in every if not low <= size <= high}
-            sizes = sorted(found)
+            low, high = bounds
+            sizes_seen = rows.sizes(column).items()
+            outside = {size: seen for size, seen in sizes_seen if not low <= size <= high}
+            sizes = sorted(outside)
             shown = ", ".join(map(shown_value, sizes[:_MAX_SHOWN]))
             more = ", …" if len(sizes) > _MAX_SHOWN else ""
-            self._outside[key] = (shown + more, sum_of_seen(found.values())) if found else None
+            self._outside[key] = (shown + more, sum_of_seen(outside.values())) if outside else None
         return self._outside[key]
 
     def add(self, kind: str, place: str, text: str, seen: Seen) -> None:
@@ -328,7 +335,7 @@ def _sizes(
     before: TapeTraffic, now: TapeTraffic, variant: VariantFacts, rows: SizeTable
 ) -> Iterator[Change]:
     """Yields sizes and ints that the variant's dimensions do not allow."""
-    found = _Collected(now)
+    collected = _Collected(now)
     counting = variant.counting_ints
     for column, decided in variant.dimensions.items():
         if decided.reason == "counter":
@@ -338,26 +345,28 @@ def _sizes(
             if any(broken):
                 text = f"no longer counts {layout.column_name(size_of)}, as it always did"
                 name = layout.column_name(column)
-                found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
+                collected.add(
+                    "relation", name, f"{text} in {variant.name}", _seen_where(rows, broken)
+                )
             continue
         values = variant.all_rows.distinct(column)
-        known = min(values), max(values)
+        bounds = min(values), max(values)
         if decided.dynamic:
-            pooled = before.pooled.get(Pools.key(variant.group, column), known)
-            known = min(known[0], pooled[0]), max(known[1], pooled[1])
-        _check_sizes(found, variant, column, known, rows)
-    yield from found
+            pooled = before.pooled.get(Pools.key(variant.group, column), bounds)
+            bounds = min(bounds[0], pooled[0]), max(bounds[1], pooled[1])
+        _check_sizes(collected, variant, column, bounds, rows)
+    yield from collected
 
 
 def _check_sizes(
-    found: _Collected,
+    collected: _Collected,
     variant: VariantFacts,
     column: Column,
-    known: tuple[int, int],
+    bounds: tuple[int, int],
     rows: SizeTable,
 ) -> None:
-    low, high = known
-    outside = found.outside(rows, column, known)
+    low, high = bounds
+    outside = collected.outside(rows, column, bounds)
     if outside is None:
         return
     shown, seen = outside
@@ -366,9 +375,9 @@ def _check_sizes(
         kind = "int" if column.axis is None else "dimension"
         text = f"now {shown}; always {shown_value(low)} before"
     else:
-        text = f"now {shown}; {shown_span(known)} before"
+        text = f"now {shown}; {shown_span(bounds)} before"
     name = variant.group.layout.column_name(column)
-    found.add(kind, name, f"{text}, in {variant.name}", seen)
+    collected.add(kind, name, f"{text}, in {variant.name}", seen)
 
 
 def _broken_symbols(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) -> Iterator[Change]:
@@ -379,12 +388,12 @@ def _broken_symbols(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) ->
             lines.setdefault(rows.line(column), []).append(column)
         if len(lines) == 1:
             continue
-        every = [rows.values(columns[0]) for columns in lines.values()]
-        broken = [len(set(values)) > 1 for values in zip(*every, strict=True)]
+        line_values = [rows.values(columns[0]) for columns in lines.values()]
+        broken = [len(set(values)) > 1 for values in zip(*line_values, strict=True)]
         example = broken.index(True)
         parts = [
             f"{_names(variant, columns)} is {shown_value(values[example])}"
-            for columns, values in zip(lines.values(), every, strict=True)
+            for columns, values in zip(lines.values(), line_values, strict=True)
         ]
         text = f"no longer equal, as they always were in {variant.name}: {', '.join(parts[:4])}"
         yield _change(now, "symbol", symbol.name, text, _seen_where(rows, broken))
@@ -403,13 +412,13 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
         expected = [symbol.relation.constant] * len(rows)
         for factor, i in symbol.relation.terms:
             term = rows.values(variant.symbols[i].columns[0])
-            expected = [known + factor * one for known, one in zip(expected, term, strict=True)]
+            expected = [total + factor * t for total, t in zip(expected, term, strict=True)]
         broken = [a != b for a, b in zip(expected, values, strict=True)]
         if any(broken):
-            at = broken.index(True)
+            row_number = broken.index(True)
             text = (
                 f"no longer {expression(variant, symbol)}, as always in {variant.name}: "
-                f"{shown_value(values[at])} instead of {shown_value(expected[at])}"
+                f"{shown_value(values[row_number])} instead of {shown_value(expected[row_number])}"
             )
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
             yield _change(now, "relation", where, text, _seen_where(rows, broken))
@@ -418,39 +427,40 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
 def _sizes_of_new(before: TapeTraffic, now: TapeTraffic, variant: VariantFacts) -> Iterator[Change]:
     """Yields sizes in calls of a new structure that the same dimension had in no structure
     before."""
-    found = _Collected(now)
+    collected = _Collected(now)
     for column in variant.all_rows.columns:
-        known = before.pooled.get(Pools.key(variant.group, column))
-        if known:
-            _check_sizes(found, variant, column, known, variant.all_rows)
-    yield from found
+        bounds = before.pooled.get(Pools.key(variant.group, column))
+        if bounds:
+            _check_sizes(collected, variant, column, bounds, variant.all_rows)
+    yield from collected
 
 
 def _settled_symbols(
     before: TapeTraffic, variant: VariantFacts, rows: SizeTable
 ) -> Iterator[Change]:
     """Yields dimensions that varied, and are constant now."""
-    every = _all_of(variant.all_rows)
+    all_spans = _all_of(variant.all_rows)
     for symbol in variant.symbols:
         values = {value for column in symbol.columns for value in rows.distinct(column)}
         if symbol.varied and len(values) == 1:
             span = shown_span(variant.all_rows.distinct(symbol.columns[0]))
             text = f"{span} in {variant.name} before, now always {shown_value(values.pop())}"
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
-            yield _change(before, "dimension", where, text, every)
+            yield _change(before, "dimension", where, text, all_spans)
 
 
 def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     wider = {
-        place: known
+        place: span_before
         for place, span in now.spans.items()
-        if (known := before.spans.get(place)) is not None and known.merge(span) != known
+        if (span_before := before.spans.get(place)) is not None
+        and span_before.merge(span) != span_before
     }
     beyond = now.calls_beyond(wider)
-    for place, known in wider.items():
+    for place, span_before in wider.items():
         if place in beyond:
             span = now.spans[place]
-            text = f"elements {span.min}..{span.max}; {known.min}..{known.max} before"
+            text = f"elements {span.min}..{span.max}; {span_before.min}..{span_before.max} before"
             if not now.tape.calls.has_single_calls:
                 text += " (not all of these calls need have them)"
             yield _change(now, "range", place, text, beyond[place])
@@ -459,7 +469,7 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
 def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     if now.observations.raised and not before.observations.raised:
         inputs = now.tape.calls.by_inputs()
-        raised = [Seen(one.calls, one.first) for one in inputs if one.raised]
+        raised = [Seen(i.calls, i.first) for i in inputs if i.raised]
         if raised:
             seen = sum_of_seen(raised)
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
@@ -473,6 +483,6 @@ def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
 
 def shown_span(values: Iterable[int]) -> str:
     """``4..9``, or ``4``."""
-    every = list(values)
-    low, high = min(every), max(every)
+    all_values = list(values)
+    low, high = min(all_values), max(all_values)
     return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"

@@ -121,11 +121,11 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
         advice: str = "record calls like this one as well, and export again",
     ) -> None:
         self.reasons = dict(reasons or {})
-        told = [f"{name}: {why}" for name, why in self.reasons.items()]
-        if len(told) > _MAX_TOLD:
-            more = f"and {len(told) - 1} more reasons"
-            told[1:] = [f"{more}{Remedy(' in .reasons', '')}"]
-        parts = "; ".join(told)
+        why_not = [f"{name}: {why}" for name, why in self.reasons.items()]
+        if len(why_not) > _MAX_TOLD:
+            more = f"and {len(why_not) - 1} more reasons"
+            why_not[1:] = [f"{more}{Remedy(' in .reasons', '')}"]
+        parts = "; ".join(why_not)
         super().__init__(
             "usage",
             f"{reason} ({parts})" if parts else reason,
@@ -186,8 +186,8 @@ def is_damage(error: TapeError) -> bool:
 
 
 class RepeatedCallsError(TapeError):
-    """A file, or a part of it, is a copy of another one. It is told, as its calls count once;
-    nothing is lost."""
+    """A file, or a part of it, is a copy of another one. It is reported because its calls count
+    once; nothing is lost."""
 
 
 class Damage:
@@ -207,7 +207,7 @@ class Damage:
             self._more += 1
 
     def add_more(self, places: int) -> None:
-        """Adds damage of which nothing but the number is known."""
+        """Adds damage of which only the number of places is known."""
         self._more += places
 
     def __bool__(self) -> bool:

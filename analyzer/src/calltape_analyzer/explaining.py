@@ -70,41 +70,51 @@ def explain(
         UsageError: no call passes the subject, or no tensor there has the dimension.
     """
     text = argument
-    others = _OtherVariants(variants)
-    chosen = [one for one in variants if only is None or one.name in only]
-    reasons = [_VariantReasons(tape, one, others) for one in chosen]
-    found = [_parts_of(own, text) for own in reasons]
-    if not any(found) and axis is None and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text)):
+    other_variants = _OtherVariants(variants)
+    chosen = [variant for variant in variants if only is None or variant.name in only]
+    reasons = [_VariantReasons(tape, variant, other_variants) for variant in chosen]
+    parts_by_variant = [_parts_of(variant_reasons, text) for variant_reasons in reasons]
+    if (
+        not any(parts_by_variant)
+        and axis is None
+        and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text))
+    ):
         # `calltape variants` and its warnings write a dimension in this way.
         text, axis = named[1], int(named[2])
-        found = [_parts_of(own, text) for own in reasons]
-    without = [v for v, parts in zip(chosen, found, strict=True) if not parts]
+        parts_by_variant = [_parts_of(variant_reasons, text) for variant_reasons in reasons]
+    without = [v for v, parts in zip(chosen, parts_by_variant, strict=True) if not parts]
     left_out = sum(map(len, without))
     notes = []
     if left_out:
         names = variant_names([v.name for v in without])
         notes = [f"{text} is left out, or its default, in {counted(left_out, 'call')}: {names}"]
-    if not any(found) and axis is None:
+    if not any(parts_by_variant) and axis is None:
         notes = []  # a symbol that a variant does not have is not left out of its calls
-        found = [_parts_of_symbol(own, text) for own in reasons]
-    if not any(found) and (name := _name_at(text, tape)) is not None:
+        parts_by_variant = [_parts_of_symbol(variant_reasons, text) for variant_reasons in reasons]
+    if not any(parts_by_variant) and (name := _name_at(text, tape)) is not None:
         return explain(tape, variants, name, axis, only=only)
-    if not any(found):
-        known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
+    if not any(parts_by_variant):
+        parameter_names = [
+            p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind
+        ]
         if text in tape.removed:
             raise UsageError(
                 f"{text} was left out with remove_inputs",
                 advice="open the tape again",
             )
-        if axis is not None and any(_parts_of_symbol(own, text) for own in reasons):
+        if axis is not None and any(
+            _parts_of_symbol(variant_reasons, text) for variant_reasons in reasons
+        ):
             raise UsageError(f"{text} is a symbol, which has no axes", advice="leave the axis out")
-        if text not in known:
+        if text not in parameter_names:
             raise _unknown(text, chosen)
         notes = [f"no call passes {text}, or only its default"]
-    parts = [part for parts in found for part in parts]
+    parts = [part for parts in parts_by_variant for part in parts]
     if axis is not None and parts:
         parts, axis = _at_axis(parts, axis, text)
-    return Explanation(subject=text, axis=axis, parts=tuple(_alike(parts)), notes=tuple(notes))
+    return Explanation(
+        subject=text, axis=axis, parts=tuple(_merged_alike(parts)), notes=tuple(notes)
+    )
 
 
 def _name_at(text: str, tape: CallSource) -> str | None:
@@ -113,7 +123,7 @@ def _name_at(text: str, tape: CallSource) -> str | None:
     if not (position.isascii() and position.isdecimal() and len(position) < 4):
         return None
     signature = Signature.of(tape.target)
-    names = [one.name for one in signature.parameters if one.kind in _BY_POSITION]
+    names = [parameter.name for parameter in signature.parameters if parameter.kind in _BY_POSITION]
     if int(position) >= len(names) and signature.variadic_positional is None:
         return None
     name = signature.name_at(int(position))
@@ -127,38 +137,40 @@ def _at_axis(
     parts: Sequence[PartExplanation], axis: int, text: str
 ) -> tuple[list[PartExplanation], int]:
     """The parts with one dimension each, and the axis, counted from 0 if it is the same in all."""
-    made: list[PartExplanation] = []
+    at_axis: list[PartExplanation] = []
     for part in parts:
         rank = len(part.dimensions)
-        at = axis + rank if axis < 0 else axis
-        if part.dtype is not None and 0 <= at < rank:
-            made.append(part.model_copy(update={"dimensions": (part.dimensions[at],)}))
-    if not made:
+        number = axis + rank if axis < 0 else axis
+        if part.dtype is not None and 0 <= number < rank:
+            at_axis.append(part.model_copy(update={"dimensions": (part.dimensions[number],)}))
+    if not at_axis:
         ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
         what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is not a tensor"
         raise UsageError(f"{text} has no dimension {axis}: {what}", advice="leave it out")
-    axes = {part.dimensions[0].axis for part in made}
+    axes = {part.dimensions[0].axis for part in at_axis}
     only = axes.pop() if len(axes) == 1 else axis
-    return made, axis if only is None else only
+    return at_axis, axis if only is None else only
 
 
-def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
+def _merged_alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
     """Parts of one variant that differ in nothing but their place, as one part."""
-    same: dict[Any, list[PartExplanation]] = {}
+    parts_of_look: dict[Any, list[PartExplanation]] = {}
     for part in parts:
         dimensions_key = tuple(
             (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct, d.whole)
             for d in part.dimensions
         )
         key = part.variant, part.kind, part.dtype, part.value, dimensions_key, part.layouts
-        same.setdefault(key, []).append(part)
-    for first, *others in same.values():
-        places = (*first.places, *(name for part in others for name in part.places))
+        parts_of_look.setdefault(key, []).append(part)
+    for first, *repeats in parts_of_look.values():
+        places = (*first.places, *(name for part in repeats for name in part.places))
         dimensions = []
-        for found in first.dimensions:
-            own = {name if found.axis is None else f"{name}[{found.axis}]" for name in places}
-            equals = tuple(name for name in found.equals if name not in own)
-            dimensions.append(found.model_copy(update={"equals": equals}))
+        for dimension in first.dimensions:
+            own_names = {
+                name if dimension.axis is None else f"{name}[{dimension.axis}]" for name in places
+            }
+            equals = tuple(name for name in dimension.equals if name not in own_names)
+            dimensions.append(dimension.model_copy(update={"equals": equals}))
         yield first.model_copy(update={"places": places, "dimensions": tuple(dimensions)})
 
 
@@ -172,61 +184,63 @@ def _unknown(text: str, variants: Sequence[Variant]) -> UsageError:
         places |= dict.fromkeys(map(str, (*layout.tensors, *layout.scalars)))
         places |= dict.fromkeys(value.place for value in structure_values(layout))
     close = difflib.get_close_matches(text, islice(places, 4096), n=3)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
-    known = listed(list(arguments), 12) or "none"
-    return UsageError(f"no call passes {text}", advice=f"{meant}The arguments are: {known}")
+    suggestion = f"did you mean {' or '.join(close)}? " if close else ""
+    existing = listed(list(arguments), 12) or "none"
+    return UsageError(f"no call passes {text}", advice=f"{suggestion}The arguments are: {existing}")
 
 
 def _parts_of(reasons: _VariantReasons, text: str) -> list[PartExplanation]:
     """What a variant has at a path, or below it."""
     group = reasons.facts.group
-    found: list[PartExplanation] = []
+    parts: list[PartExplanation] = []
     for i, (place, name) in enumerate(reasons.tensors):
-        if _is_below(name, text):
+        if _is_place_below(name, text):
             dimensions = tuple(reasons.dimension(column) for column in group.dimensions(i))
             dtype = group.facts[i].dtype
             layouts = reasons.variant.findings.tensors[i].layouts
-            made = reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions)
-            found.append(made.model_copy(update={"layouts": layouts}))
+            part = reasons.part(name, place.kind, dtype=dtype, dimensions=dimensions)
+            parts.append(part.model_copy(update={"layouts": layouts}))
     for column, place in zip(group.layout.int_columns, group.layout.ints, strict=True):
-        if _is_below(str(place), text):
+        if _is_place_below(str(place), text):
             dimensions = (reasons.dimension(column),)
-            found.append(reasons.part(str(place), "int", dimensions=dimensions))
-    found += (
+            parts.append(reasons.part(str(place), "int", dimensions=dimensions))
+    parts += (
         reasons.part(value.place, value.kind, value=value.text, varies=value.varies)
         for value in fixed_values(group, text)
-        if _is_below(value.place, text)
+        if _is_place_below(value.place, text)
     )
-    if not found and text in group.layout.nodes:
-        found.append(reasons.part(text, group.layout.nodes[text].kind, value="(empty)"))
-    return found
+    if not parts and text in group.layout.nodes:
+        parts.append(reasons.part(text, group.layout.nodes[text].kind, value="(empty)"))
+    return parts
 
 
 def _parts_of_symbol(reasons: _VariantReasons, name: str) -> list[PartExplanation]:
     """The first dimension (or int) of a symbol of this name."""
     group = reasons.facts.group
-    made: list[PartExplanation] = []
+    parts: list[PartExplanation] = []
     for symbol in reasons.facts.symbols:
         if symbol.name == name:
             column = symbol.columns[0]
             place = group.layout.path(column)
             dtype = group.dtype(column)
-            found = reasons.dimension(column)
-            others = tuple(n for n in found.equals if n != group.layout.column_name(column))
-            dimensions = (found.model_copy(update={"equals": others}),)
-            made.append(reasons.part(str(place), place.kind, dtype=dtype, dimensions=dimensions))
-    return made
+            dimension = reasons.dimension(column)
+            other_names = tuple(
+                n for n in dimension.equals if n != group.layout.column_name(column)
+            )
+            dimensions = (dimension.model_copy(update={"equals": other_names}),)
+            parts.append(reasons.part(str(place), place.kind, dtype=dtype, dimensions=dimensions))
+    return parts
 
 
-def _is_below(name: str, text: str) -> bool:
-    """Whether a path is the one that was asked about, or below it. A ``*`` stands for the number of
-    any item of a list, as ``calltape variants`` prints several of them."""
+def _is_place_below(name: str, text: str) -> bool:
+    """Whether a path is the one that was asked for, or below it. A ``*`` matches the number of any
+    list item, as ``calltape variants`` prints it."""
     if "*" not in text:
         return name == text or name.startswith(f"{text}.")
-    parts, asked = name.split("."), text.split(".")
-    return len(parts) >= len(asked) and all(
-        part == wanted or (wanted == "*" and part.isdecimal())
-        for part, wanted in zip(parts, asked, strict=False)
+    parts, asked_parts = name.split("."), text.split(".")
+    return len(parts) >= len(asked_parts) and all(
+        part == asked_part or (asked_part == "*" and part.isdecimal())
+        for part, asked_part in zip(parts, asked_parts, strict=False)
     )
 
 
@@ -244,12 +258,12 @@ class _OtherVariants:
 
     @cached_property
     def _columns(self) -> dict[Hashable, list[tuple[VariantFacts, Column]]]:
-        found: dict[Hashable, list[tuple[VariantFacts, Column]]] = {}
+        columns: dict[Hashable, list[tuple[VariantFacts, Column]]] = {}
         for facts in (variant.facts for variant in self._variants):
             for column in facts.dimensions:
                 key = key_over_lists(Pools.key(facts.group, column))
-                found.setdefault(key, []).append((facts, column))
-        return found
+                columns.setdefault(key, []).append((facts, column))
+        return columns
 
     def values(self, group: Group, column: Column) -> list[_ValueSeen]:
         """Each value that a dimension had in any variant, with its first variant and column
@@ -257,9 +271,9 @@ class _OtherVariants:
         key = key_over_lists(Pools.key(group, column))
         if key not in self._values:
             first: dict[int, _ValueSeen] = {}
-            for facts, other in self._columns.get(key, ()):
-                for value, seen in facts.all_rows.sizes(other).items():
-                    first.setdefault(value, (value, seen, facts, other))
+            for facts, other_column in self._columns.get(key, ()):
+                for value, seen in facts.all_rows.sizes(other_column).items():
+                    first.setdefault(value, (value, seen, facts, other_column))
             self._values[key] = list(first.values())
         return self._values[key]
 
@@ -273,11 +287,11 @@ class _VariantReasons:
         others: all variants.
     """
 
-    def __init__(self, tape: CallSource, variant: Variant, others: _OtherVariants) -> None:
+    def __init__(self, tape: CallSource, variant: Variant, other_variants: _OtherVariants) -> None:
         self.tape = tape
         self.variant = variant
         self.facts = variant.facts
-        self._others = others
+        self._others = other_variants
         self._of_symbols: dict[int, dict[str, Any]] = {}
         self._sightings: dict[int, tuple[Sighting, ...]] = {}
         self._symbols = {
@@ -292,21 +306,21 @@ class _VariantReasons:
     @cached_property
     def _followers(self) -> dict[int, list[Symbol]]:
         """The symbols that are computed from a symbol, by its number."""
-        found: dict[int, list[Symbol]] = {}
-        for other in self.facts.symbols:
-            for i in dict.fromkeys(i for _, i in other.relation.terms) if other.relation else ():
-                found.setdefault(i, []).append(other)
-        return found
+        followers: dict[int, list[Symbol]] = {}
+        for symbol in self.facts.symbols:
+            for i in dict.fromkeys(i for _, i in symbol.relation.terms) if symbol.relation else ():
+                followers.setdefault(i, []).append(symbol)
+        return followers
 
     @cached_property
     def _dynamic(self) -> dict[tuple[int | None, int], Listing]:
         """The dynamic columns by axis and first size."""
         rows = self.facts.rows
-        found: dict[tuple[int | None, int], list[str]] = {}
+        dynamic: dict[tuple[int | None, int], list[str]] = {}
         for column in self.facts.dynamic():
             name = self.facts.group.layout.column_name(column)
-            found.setdefault((column.axis, rows.value(0, column)), []).append(name)
-        return {key: Listing(names) for key, names in found.items()}
+            dynamic.setdefault((column.axis, rows.value(0, column)), []).append(name)
+        return {key: Listing(names) for key, names in dynamic.items()}
 
     @cached_property
     def _warnings(self) -> list[tuple[str, ...]]:
@@ -356,7 +370,7 @@ class _VariantReasons:
             axis=column.axis,
             dynamic=decided.dynamic,
             reason=decided.reason,
-            seen=self._seen(column),
+            seen=self._sizes_seen(column),
             distinct=distinct,
             why=self._why(column, decided.reason, distinct),
             warnings=warnings if number is None else (*warnings, *self._warnings[number]),
@@ -364,7 +378,7 @@ class _VariantReasons:
             **({} if number is None else self._of_symbol(number)),
         )
 
-    def _seen(self, column: Column) -> tuple[Sighting, ...]:
+    def _sizes_seen(self, column: Column) -> tuple[Sighting, ...]:
         """The values of a column, the smallest and the largest ones if they are many. Columns that
         never differed share them: there may be thousands."""
         line = self.facts.all_rows.line(column)
@@ -412,36 +426,39 @@ class _VariantReasons:
             counts = layout.column_name(self.facts.counting_ints[column])
             return f"it counts, and always equals {counts}, in {self.facts.calls} of {calls}"
         if reason == "neighbour":
-            same = self._dynamic[column.axis, self.facts.rows.value(0, column)]
+            neighbours = self._dynamic[column.axis, self.facts.rows.value(0, column)]
             return (
                 f"always {value} in {calls}, but beside it "
-                f"{same.without(layout.column_name(column))} of the same axis and size is dynamic, "
+                f"{neighbours.without(layout.column_name(column))} of the same axis and size is "
+                "dynamic, "
                 "and they never differed"
             )
-        here = f"always {value}, in {self.facts.calls} of {calls}"
+        constancy = f"always {value}, in {self.facts.calls} of {calls}"
         if any(isinstance(c, Fixed) and c.column == column for c in self.facts.conditions):
-            return f"{here}; it broadcasts, and calls where it is not {value} are another variant"
+            return (
+                f"{constancy}; it broadcasts, and calls where it is not {value} are another variant"
+            )
         if reason == "pooled":
-            return f"{here}, but elsewhere it was {self._elsewhere(column)}"
+            return f"{constancy}, but elsewhere it was {self._elsewhere(column)}"
         if reason == "one":
             return (
-                f"{here}; elsewhere it was {self._elsewhere(column)}, but torch.export "
+                f"{constancy}; elsewhere it was {self._elsewhere(column)}, but torch.export "
                 f"takes 0 and 1 for constants"
             )
-        return here
+        return constancy
 
     def _elsewhere(self, column: Column) -> str:
         """Other values of the same dimension in other variants, or in siblings of a list."""
         group = self.facts.group
-        own = self.facts.rows.value(0, column)
-        every = self._others.values(group, column)
+        size = self.facts.rows.value(0, column)
+        elsewhere = self._others.values(group, column)
         shown: list[str] = []
-        for value, seen, facts, c in islice((e for e in every if e[0] != own), MAX_EXAMPLES):
+        for value, seen, facts, c in islice((e for e in elsewhere if e[0] != size), MAX_EXAMPLES):
             name = facts.group.layout.column_name(c)
             where = "" if name == group.layout.column_name(column) else f"as {name} "
-            at = f"{where}in {facts.name}, call {self.tape.calls.label_of(seen.first)}"
-            shown.append(f"{shown_value(value)} ({at})")
-        more = len(every) - 1 - len(shown)
+            where_seen = f"{where}in {facts.name}, call {self.tape.calls.label_of(seen.first)}"
+            shown.append(f"{shown_value(value)} ({where_seen})")
+        more = len(elsewhere) - 1 - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
     def _related(self, number: int) -> Iterator[str]:
@@ -452,8 +469,8 @@ class _VariantReasons:
             term = facts.symbols[i]
             columns = [layout.column_name(c) for c in term.columns]
             yield f"where {term.name} is {listed(columns)}"
-        for other in self._followers.get(number, ()):
-            yield f"from it follows {other.name}: always {expression(facts, other)}"
+        for follower in self._followers.get(number, ()):
+            yield f"from it follows {follower.name}: always {expression(facts, follower)}"
 
     def _warnings_of(self, symbol: Symbol) -> Iterator[str]:
         # The range over the whole traffic has a line of its own.

@@ -78,7 +78,7 @@ class DimensionExplanation(PlainData):
         what = "the int" if self.axis is None else f"dimension {self.axis}"
         yield f"{what} is {'dynamic' if self.dynamic else 'constant'}: {self.why}"
         if self.dynamic or self.distinct > 1:
-            shown = [str(one) for one in self.seen]
+            shown = [str(sighting) for sighting in self.seen]
             if len(shown) > _MAX_LISTED:
                 half = _MAX_LISTED // 2
                 shown[half:-half] = [f"… ({self.distinct - 2 * half} more)"]
@@ -172,11 +172,11 @@ class Explanation(PlainData):
 
     def __repr__(self) -> str:
         head = printable(self._head[:_MAX_HEAD])
-        dimensions = [one for part in self.parts for one in part.dimensions]
-        dynamic = sum(one.dynamic for one in dimensions)
+        dimensions = [dimension for part in self.parts for dimension in part.dimensions]
+        dynamic = sum(dimension.dynamic for dimension in dimensions)
         variants = counted(len({part.variant for part in self.parts}), "variant")
-        found = f"{dynamic} of {counted(len(dimensions), 'dimension')} dynamic"
-        return f"<Explanation of {head}: in {variants}, {found}>"
+        dynamic_text = f"{dynamic} of {counted(len(dimensions), 'dimension')} dynamic"
+        return f"<Explanation of {head}: in {variants}, {dynamic_text}>"
 
     def _sketch(self) -> Sketch:
         lines = [line for part in self.parts for line in part.lines()]

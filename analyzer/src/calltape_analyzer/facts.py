@@ -24,8 +24,8 @@ __all__ = [
     "Other",
     "OtherNote",
     "Rejection",
-    "document_of",
-    "plain",
+    "as_json",
+    "fact_document",
 ]
 
 MAX_TEXT = 10_000
@@ -73,7 +73,7 @@ class Fact:
         return core_schema.no_info_plain_validator_function(
             partial(_validated, cls),
             serialization=core_schema.plain_serializer_function_ser_schema(
-                document_of, when_used="json"
+                fact_document, when_used="json"
             ),
         )
 
@@ -83,7 +83,7 @@ class Rejection(Fact):
 
     @property
     def dimension(self) -> str | None:
-        """The declared dimension that is in the way (``input_ids[1]``); None if it is none."""
+        """The declared dimension that causes the rejection (``input_ids[1]``), or None."""
         place = str(getattr(self, "place", ""))
         return place if place[-1:] == "]" else None
 
@@ -109,21 +109,21 @@ class OtherNote(Note, code="other_note"):
     text: str
 
 
-def document_of(fact: Fact) -> dict[str, Any]:
+def fact_document(fact: Fact) -> dict[str, Any]:
     """A fact as JSON: its code, its fields, and its sentence."""
-    return plain({"code": fact.code, **vars(fact), "text": str(fact)})  # type: ignore[no-any-return]
+    return as_json({"code": fact.code, **vars(fact), "text": str(fact)})  # type: ignore[no-any-return]
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """A value as JSON: facts as documents, and texts cut."""
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, Fact):
-        return document_of(value)
+        return fact_document(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [as_json(item) for item in value]
     if isinstance(value, str):  # of a tape: lone surrogates are in it, which UTF-8 has not
         return value[:MAX_TEXT].encode(errors="backslashreplace").decode()[:MAX_TEXT]
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
@@ -137,12 +137,15 @@ def _validated(wanted: type[F], value: Any) -> F:
         return value
     if not isinstance(value, Mapping):
         raise ValueError("not a fact")
-    known = (_KINDS.get(str(value.get("code"))), Other, OtherNote)
-    kind = next((one for one in known if one is not None and issubclass(one, wanted)), None)
+    candidates = (_KINDS.get(str(value.get("code"))), Other, OtherNote)
+    kind = next(
+        (c for c in candidates if c is not None and issubclass(c, wanted)),
+        None,
+    )
     if kind is None:
         raise ValueError(f"not a {wanted.__name__}")
-    found = _model_of(kind.code).model_validate(dict(value))
-    return kind(**{name: getattr(found, name) for name in type(found).model_fields})
+    validated = _model_of(kind.code).model_validate(dict(value))
+    return kind(**{name: getattr(validated, name) for name in type(validated).model_fields})
 
 
 @cache
@@ -150,10 +153,10 @@ def _model_of(code: str) -> type[BaseModel]:
     """What checks the fields of a kind of fact."""
     kind = _KINDS[code]
     hints = get_type_hints(kind, include_extras=True)
-    wanted: dict[str, Any] = {
+    field_types: dict[str, Any] = {
         field.name: (hints[field.name], ... if field.default is MISSING else field.default)
         for field in fields(kind)  # type: ignore[arg-type]
     }
     config = ConfigDict(str_max_length=MAX_TEXT, arbitrary_types_allowed=False)
-    made: type[BaseModel] = create_model(kind.__name__, __config__=config, **wanted)
-    return made
+    model: type[BaseModel] = create_model(kind.__name__, __config__=config, **field_types)
+    return model

@@ -14,8 +14,8 @@ from calltape_analyzer.facts import Fact, Rejection
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "ASKS", "AssertionFailed", "ErrorKind", "OtherAssertion", "Raised", "failure_of",
-    "is_of_inputs", "kinds_of", "means", "text_of",
+    "ASKS", "AssertionFailed", "ErrorMeaning", "OtherAssertion", "Raised", "failure_of",
+    "is_of_inputs", "meanings_of", "means", "text_of",
 ]  # fmt: skip
 
 ASKS = "the model asks at "
@@ -25,7 +25,7 @@ NOTHING_FOUND = "nothing is found, and the model asks about that at "
 not empty."""
 
 
-class ErrorKind(Enum):
+class ErrorMeaning(Enum):
     """What an error means."""
 
     NEEDS_VALUE = "needs_value"
@@ -50,22 +50,22 @@ class ErrorKind(Enum):
 
 _SIGNS = {
     # torch 2.12 to 2.15, torch.fx.experimental.symbolic_shapes and torch.export
-    ErrorKind.NEEDS_VALUE: re.compile(
+    ErrorMeaning.NEEDS_VALUE: re.compile(
         r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b"
         r"|\.item\(\)|without concrete values|symbolically traced variables|non-nested SymInt"
         r"|nothing is found, and the model asks"
     ),
     # torch 2.15, arguments of operators
-    ErrorKind.SIZES_OF_TENSOR: re.compile(r"must be tuple of ints,but got FakeTensor"),
+    ErrorMeaning.SIZES_OF_TENSOR: re.compile(r"must be tuple of ints,but got FakeTensor"),
     # torch 2.15, torch.nested
-    ErrorKind.NESTED_TENSOR: re.compile(r"cast NotImplemented to Tensor|nested_tensor_from"),
+    ErrorMeaning.NESTED_TENSOR: re.compile(r"cast NotImplemented to Tensor|nested_tensor_from"),
     # torch 2.15, ShapeEnv._set_replacement
-    ErrorKind.ROUNDED_BOUND: re.compile(r"not a subset of"),
-    ErrorKind.BEYOND_MEMORY: re.compile(
+    ErrorMeaning.ROUNDED_BOUND: re.compile(r"not a subset of"),
+    ErrorMeaning.BEYOND_MEMORY: re.compile(
         r"are out of bounds for storage of size"  # torch 2.15, as_strided
     ),
 }
-_TYPES = {"IndexError": ErrorKind.NO_SUCH_INDEX, "InferenceError": ErrorKind.OF_CALLTAPE}
+_TYPES = {"IndexError": ErrorMeaning.NO_SUCH_INDEX, "InferenceError": ErrorMeaning.OF_CALLTAPE}
 _OF_INPUTS = re.compile(
     r"Guard failed|Runtime assertion failed"  # torch 2.12 to 2.15, a program that is run
     r"|Invalid argument|INVALID_ARGUMENT"  # ONNX Runtime 1.21 to 1.26
@@ -105,7 +105,7 @@ class Raised(Fact, code="raised"):
 
     error: str
     said: str
-    kinds: tuple[ErrorKind, ...] = ()
+    kinds: tuple[ErrorMeaning, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -127,14 +127,14 @@ class AssertionFailed(Rejection, code="assertion_failed"):
 
     condition: str
     place: str = ""
-    kinds: tuple[ErrorKind, ...] = ()
+    kinds: tuple[ErrorMeaning, ...] = ()
 
 
 class OtherAssertion(Rejection, code="other_assertion"):
     """An assertion failed that says what it is about in its own words."""
 
     said: str
-    kinds: tuple[ErrorKind, ...] = ()
+    kinds: tuple[ErrorMeaning, ...] = ()
 
 
 def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertion:
@@ -146,20 +146,20 @@ def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertio
     text = re.sub(r"\x1b\[[0-9;]*m", "", text_of(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " ".join(lines[:3])[:400]
-    if found := _ASSERTION.search(shown):
-        condition, place = found["condition"], found["place"] or ""
+    if match := _ASSERTION.search(shown):
+        condition, place = match["condition"], match["place"] or ""
         # One number that is compared has a place of its own; more of them follow from values.
-        told = place if _OF_ONE.fullmatch(condition) else f"{condition} {place}"
-        return AssertionFailed(condition, place, kinds_of(told))
+        assertion = place if _OF_ONE.fullmatch(condition) else f"{condition} {place}"
+        return AssertionFailed(condition, place, meanings_of(assertion))
     if shown.startswith(f"{_FAILED}: "):
         said = shown.removeprefix(f"{_FAILED}: ")
-        return OtherAssertion(said, kinds_of(said))
+        return OtherAssertion(said, meanings_of(said))
     name = type(error).__name__
     of_type = [kind for start, kind in _TYPES.items() if name.startswith(start)]
     if isinstance(error, TapeError):
-        of_type += [ErrorKind.OF_TAPE] if error.kind in _OF_TAPE else []
-        of_type += [ErrorKind.OF_DAMAGE] if error.kind in _OF_DAMAGE else []
-    return Raised(name, shown, (*of_type, *kinds_of(f"{name}: {shown}")))
+        of_type += [ErrorMeaning.OF_TAPE] if error.kind in _OF_TAPE else []
+        of_type += [ErrorMeaning.OF_DAMAGE] if error.kind in _OF_DAMAGE else []
+    return Raised(name, shown, (*of_type, *meanings_of(f"{name}: {shown}")))
 
 
 def text_of(error: BaseException) -> str:
@@ -170,12 +170,12 @@ def text_of(error: BaseException) -> str:
         return f"(its text raised {type(broken).__name__})"
 
 
-def means(fact: Fact | None, kind: ErrorKind) -> bool:
+def means(fact: Fact | None, kind: ErrorMeaning) -> bool:
     """Whether an error is of a kind, in whatever came of it."""
     return fact is not None and any(kind in getattr(part, "kinds", ()) for part in fact.parts)
 
 
-def kinds_of(text: str) -> tuple[ErrorKind, ...]:
+def meanings_of(text: str) -> tuple[ErrorMeaning, ...]:
     """What the text of an error means, or the line of code that raised it."""
     return tuple(kind for kind, sign in _SIGNS.items() if sign.search(text))
 
@@ -190,14 +190,14 @@ def is_of_inputs(error: Exception) -> bool:
 
 def asserted_condition(text: str) -> str | None:
     """The condition that an assertion of torch is about; None for other texts."""
-    found = _ASSERTION.match(text)
-    return None if found is None else found["condition"]
+    match = _ASSERTION.match(text)
+    return None if match is None else match["condition"]
 
 
 def asserted_size(text: str) -> str | None:
     """The size that an assertion wants to be more than 0; None for other assertions."""
-    found = _NOT_EMPTY.search(text)
-    return None if found is None else next(filter(None, found.groups()))
+    match = _NOT_EMPTY.search(text)
+    return None if match is None else next(filter(None, match.groups()))
 
 
 def says_not_negative(text: str) -> bool:
@@ -205,7 +205,7 @@ def says_not_negative(text: str) -> bool:
     return _NOT_NEGATIVE.search(text) is not None
 
 
-def place_of(text: str) -> str:
+def place_in_model(text: str) -> str:
     """Where in the model an assertion comes from; empty if it does not say."""
     return text.partition(ASKS)[2]
 
@@ -220,13 +220,13 @@ def failed_text(text: str) -> str:
     return text if text.startswith(_FAILED) else f"{_FAILED}: {text}"
 
 
-def inputs_in(guard: str) -> Iterator[tuple[str, list[str | int]]]:
+def inputs_of_guard(guard: str) -> Iterator[tuple[str, list[str | int]]]:
     """The inputs that a guard is about, in torch's words, with the keys that lead to each."""
-    for found in INPUT.finditer(guard):
-        yield found[0], [key or int(at) for key, at in _KEY.findall(found[0])]
+    for match in INPUT.finditer(guard):
+        yield match[0], [key or int(position) for key, position in _KEY.findall(match[0])]
 
 
-def size_in(guard: str) -> tuple[str, str] | None:
+def size_of_guard(guard: str) -> tuple[str, str] | None:
     """The first dimension that a guard is about: its input in torch's words, and ``[1]``."""
-    found = _SIZE.search(guard)
-    return None if found is None else (found[1], found[2])
+    match = _SIZE.search(guard)
+    return None if match is None else (match[1], match[2])

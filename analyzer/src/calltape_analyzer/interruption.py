@@ -18,7 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
-__all__ = ["Terminated", "code_of", "is_finalizing", "is_importing", "signals_handled"]
+__all__ = ["Terminated", "exit_code_of", "is_finalizing", "is_importing", "signals_handled"]
 
 _IMPORTING = "<frozen importlib._bootstrap>"
 _IMPORT_SECONDS = 10.0
@@ -40,7 +40,7 @@ class Terminated(KeyboardInterrupt):
         self.code = _OF_SIGNAL + number
 
 
-def code_of(end: KeyboardInterrupt) -> int:
+def exit_code_of(end: KeyboardInterrupt) -> int:
     """The exit code of a command that was interrupted."""
     return end.code if isinstance(end, Terminated) else _OF_SIGNAL + signal.SIGINT
 
@@ -60,7 +60,7 @@ def signals_handled() -> Iterator[None]:
         # `calltape ls x | head` ends like any filter, not with a message about it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # A signal that is ignored, as nohup and shells without a terminal want it, stays so.
-    handled = [number for number, one in usual.items() if signal.getsignal(number) == one]
+    handled = [number for number, handler in usual.items() if signal.getsignal(number) == handler]
     handler = _Handler()
     for number in handled:
         signal.signal(number, handler)
@@ -104,9 +104,9 @@ class _Handler:
             os._exit(_OF_SIGNAL + number)  # who asks twice does not want to wait
         else:
             self._until = time.monotonic() + _IMPORT_SECONDS
-            sys.setprofile(partial(self._look, number))
+            sys.setprofile(partial(self._end_after_import, number))
 
-    def _look(self, number: int, frame: FrameType, event: str, _: Any) -> None:
+    def _end_after_import(self, number: int, frame: FrameType, event: str, _: Any) -> None:
         """Ends the command when the outermost import returns, or takes too long."""
         is_return = event == "return" and frame.f_code.co_filename == _IMPORTING
         is_late = self._until is None or time.monotonic() > self._until

@@ -36,9 +36,9 @@ __all__ = [
     "REDACTION_EFFORT",
     "SECONDS_PER_MEBIBYTE",
     "Allowance",
-    "Budget",
     "Exceeded",
     "Limits",
+    "Spending",
     "add_allowance",
     "advice_to_allow",
     "bounded",
@@ -128,10 +128,11 @@ def limits() -> Limits:
 
 
 def seconds_for(nbytes: int, effort: int = 1) -> float:
-    """How much processor time files of so many bytes allow, or the person allows."""
+    """The processor time in seconds for reading files of this many bytes, unless the user set a
+    limit."""
     allowed = effort * max(LEAST_SECONDS, SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
-    given = limits().seconds
-    return allowed if given is None else given
+    seconds = limits().seconds
+    return allowed if seconds is None else seconds
 
 
 _received = [0]
@@ -160,16 +161,16 @@ class Allowance:
     def __init__(
         self,
         nbytes: Callable[[], int],
-        given: Limits | None = None,
+        limits_given: Limits | None = None,
         is_forged: Callable[[], bool] = bool,
     ) -> None:
         self.nbytes = nbytes
-        self.limits = given
+        self.limits = limits_given
         self.is_forged = is_forged
         self.exceeded = 0
 
 
-class Budget:
+class Spending:
     """What a thread may spend, and has spent.
 
     Args:
@@ -190,9 +191,9 @@ class Budget:
         self.has_ended = self.is_settled = False
         self._share = 0.5**halvings
         self._clock = time.process_time if is_process else clock_of_thread()
-        self._at, self._of_all = self._clock(), time.process_time()
+        self._looked_at, self._of_all = self._clock(), time.process_time()
         # To ask takes longer than most calls of the API do.
-        self.held_bytes: int | None = held_bytes() if is_process else None
+        self._memory: int | None = memory_now() if is_process else None
         self._told = float("-inf")
         self._received = received_bytes()
 
@@ -204,8 +205,8 @@ class Budget:
     @property
     def nbytes(self) -> int:
         allowed = min(_BYTES + _BYTES_PER_BYTE * self._allowance, most_bytes())
-        given = self.limits.nbytes
-        return allowed if given is None else given if self.is_process else max(given, _LEAST_GROWTH)
+        limit = self.limits.nbytes
+        return allowed if limit is None else limit if self.is_process else max(limit, _LEAST_GROWTH)
 
     @property
     def _allowance(self) -> int:
@@ -219,13 +220,13 @@ class Budget:
             now = self._clock()
         except OSError:  # its thread ended just now, and has no clock any more
             return None
-        held, of_all = held_bytes(), time.process_time()
+        memory, of_all = memory_now(), time.process_time()
         if not is_importing(frame):
-            self.spent += now - self._at
+            self.spent += now - self._looked_at
             # Nobody knows which thread has how much memory: it is that of the one that works most.
-            if self.held_bytes is not None and now - self._at >= (of_all - self._of_all) / 2:
-                self.grown += held - self.held_bytes
-        self._at, self.held_bytes, self._of_all = now, held, of_all
+            if self._memory is not None and now - self._looked_at >= (of_all - self._of_all) / 2:
+                self.grown += memory - self._memory
+        self._looked_at, self._memory, self._of_all = now, memory, of_all
         error = self._error()
         if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
             return None
@@ -244,7 +245,8 @@ class Budget:
 
 
 def advice_to_allow(limit: str, option: str) -> Remedy:
-    """What to do about a limit: what is to be given to :class:`Limits`, and to the command."""
+    """What to do about a limit: the value to pass to :class:`Limits`, and the option of the
+    command."""
     return Remedy(f"open_tape(..., limits=Limits({limit}))", f"`calltape {option} ...`").after(
         "if you trust the tape, allow more: "
     )
@@ -253,8 +255,8 @@ def advice_to_allow(limit: str, option: str) -> Remedy:
 def memory_limit_of(tape_bytes: int) -> int:
     """How many bytes may be made for one call of a tape of this size in bytes: a leaf of a few
     bytes may claim 2^63 elements, because its value was not kept, or it is expanded."""
-    given = limits().nbytes
-    return max(LEAST_BYTES, TIMES_TAPE * tape_bytes) if given is None else given
+    limit = limits().nbytes
+    return max(LEAST_BYTES, TIMES_TAPE * tape_bytes) if limit is None else limit
 
 
 def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]], what: str) -> None:
@@ -268,22 +270,22 @@ def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]],
     Raises:
         TapeError: ``limit``.
     """
-    wanted = sum(math.prod(shape) * width for shape, width in shapes)
-    if limit is not None and wanted > limit:
+    needed = sum(math.prod(shape) * width for shape, width in shapes)
+    if limit is not None and needed > limit:
         raise TapeError(
             "limit",
-            f"{what} would take {wanted:,} bytes, which are not on the tape (at most {limit:,})",
-            advice=advice_to_allow(f"nbytes={wanted}", f"--max-memory {-(-wanted // 2**20)}"),
+            f"{what} would take {needed:,} bytes, which are not on the tape (at most {limit:,})",
+            advice=advice_to_allow(f"nbytes={needed}", f"--max-memory {-(-needed // 2**20)}"),
         )
 
 
-_current: dict[int, Budget] = {}
+_current: dict[int, Spending] = {}
 _starting = threading.Lock()
 _watching: threading.Thread | None = None
 _exceeded: TapeError | None = None
 
 
-def current() -> Budget | None:
+def current() -> Spending | None:
     """The budget that this thread reads with; None outside of :func:`reading`."""
     return _current.get(threading.get_ident())
 
@@ -306,25 +308,25 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
     Raises:
         Exceeded: more was spent.
     """
-    own = threading.get_ident()
-    if own in _current:
-        _current[own].tape_bytes += _bytes_of(paths)
+    thread = threading.get_ident()
+    if thread in _current:
+        _current[thread].tape_bytes += _bytes_of(paths)
         yield
         return
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main and not _HAS_CLOCKS:
         yield
         return
-    budget = Budget(is_process=is_main, effort=effort)
-    budget.tape_bytes = _bytes_of(paths)
+    spending = Spending(is_process=is_main, effort=effort)
+    spending.tape_bytes = _bytes_of(paths)
     try:
-        _begin(own, budget)
+        _begin(thread, spending)
         yield
     finally:
         try:
-            _settle(own, budget)
+            _settle(thread, spending)
         except Exceeded:
-            _settle(own, budget)
+            _settle(thread, spending)
             raise
 
 
@@ -340,52 +342,54 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            own = threading.get_ident()
-            if own in _current:
+            thread = threading.get_ident()
+            if thread in _current:
                 return function(*args, **kwargs)
-            found = [_allowance_of(one) for one in (*args, *kwargs.values())]
-            allowances = [one for one in found if one is not None]
-            given = next((one.limits for one in allowances if one.limits is not None), None)
-            with nullcontext() if given is None else given:
+            values = [_allowance_of(value) for value in (*args, *kwargs.values())]
+            allowances = [allowance for allowance in values if allowance is not None]
+            given_limits = next(
+                (allowance.limits for allowance in allowances if allowance.limits is not None), None
+            )
+            with nullcontext() if given_limits is None else given_limits:
                 if not _HAS_CLOCKS:
                     return function(*args, **kwargs)
-                halvings = max((one.exceeded for one in allowances), default=0)
-                budget = Budget(is_process=False, effort=effort, halvings=halvings)
-                budget.tape_bytes = sum(one.nbytes() for one in allowances)
+                halvings = max((allowance.exceeded for allowance in allowances), default=0)
+                spending = Spending(is_process=False, effort=effort, halvings=halvings)
+                spending.tape_bytes = sum(allowance.nbytes() for allowance in allowances)
                 result: list[R] = []
                 try:
                     try:
-                        _begin(own, budget)
+                        _begin(thread, spending)
                         result.append(function(*args, **kwargs))
                     finally:
-                        _settle(own, budget)
+                        _settle(thread, spending)
                 except (Exception, Exceeded) as error:
-                    _settle(own, budget)
+                    _settle(thread, spending)
                     # A library may have made another error of it, and somebody may have handled it.
-                    if not budget.raised:
-                        told = _told_of(error, allowances)
-                        if told is None:
+                    if not spending.raised:
+                        reported = _error_for_caller(error, allowances)
+                        if reported is None:
                             raise
-                        raise told from error
-                if not budget.raised:
+                        raise reported from error
+                if not spending.raised:
                     return result[0]
-            for one in allowances:
-                one.exceeded += 1
-            raise budget.raised[-1] from None
+            for allowance in allowances:
+                allowance.exceeded += 1
+            raise spending.raised[-1] from None
 
         return run
 
     return decorated
 
 
-def _told_of(error: BaseException, allowances: Sequence[Allowance]) -> TapeError | None:
+def _error_for_caller(error: BaseException, allowances: Sequence[Allowance]) -> TapeError | None:
     """The error of a tape that is the cause of one of another kind; None if no tape is."""
     if isinstance(error, TapeError) or not allowances:
         return None
     if isinstance(error, MemoryError):
         return TapeError("limit", "there is not enough memory for this")
     with contextlib.suppress(TapeError):
-        if any(one.is_forged() for one in allowances):
+        if any(allowance.is_forged() for allowance in allowances):
             reason = "the answer relied on what a file claims about its calls, which is false"
             advice = Remedy("open it with scan=True", "pass --scan").after(
                 "its damage says more; ask again, or "
@@ -403,13 +407,15 @@ def metered(items: Iterable[R], allowances: Sequence[Allowance]) -> Iterator[R]:
     """
 
     def allowed() -> float:
-        given = next((one.limits for one in allowances if one.limits is not None), limits())
-        with given:
-            return seconds_for(sum(one.nbytes() for one in {*allowances}))
+        given_limits = next(
+            (allowance.limits for allowance in allowances if allowance.limits is not None), limits()
+        )
+        with given_limits:
+            return seconds_for(sum(allowance.nbytes() for allowance in {*allowances}))
 
     # Passed time is never less than processor time, and a tenth as dear to ask for: only where it
     # goes beyond what is allowed, processor time is counted from then on.
-    own, clock, spent, seconds = threading.get_ident(), time.perf_counter, 0.0, allowed()
+    thread, clock, spent, seconds = threading.get_ident(), time.perf_counter, 0.0, allowed()
     iterator, nothing = iter(items), cast("R", object())
     while True:
         began = clock()
@@ -417,7 +423,7 @@ def metered(items: Iterable[R], allowances: Sequence[Allowance]) -> Iterator[R]:
         if item is nothing:
             return
         spent += clock() - began
-        if spent > seconds and own not in _current:
+        if spent > seconds and thread not in _current:
             seconds = allowed()  # more of a remote file may have come
             if spent > seconds and clock is time.thread_time:
                 raise _too_slow(seconds)
@@ -434,8 +440,10 @@ def _too_slow(seconds: float) -> TapeError:
 def _allowance_of(value: Any) -> Allowance | None:
     if type(value) is Limits:
         return Allowance(int, value)
-    found = getattr(value, "_allowance", None) if type(value).__module__.startswith(_OURS) else None
-    return found if isinstance(found, Allowance) else None
+    allowance = (
+        getattr(value, "_allowance", None) if type(value).__module__.startswith(_OURS) else None
+    )
+    return allowance if isinstance(allowance, Allowance) else None
 
 
 _OURS = __name__.partition(".")[0]
@@ -443,40 +451,40 @@ _OURS = __name__.partition(".")[0]
 
 def add_allowance(nbytes: int) -> None:
     """Adds the bytes of a file that a call of the API opened to what that may take."""
-    budget = current()
-    if budget is not None and not budget.is_process:
-        budget.tape_bytes += nbytes
+    spending = current()
+    if spending is not None and not spending.is_process:
+        spending.tape_bytes += nbytes
 
 
-def _begin(own: int, budget: Budget) -> None:
+def _begin(thread: int, spending: Spending) -> None:
     """Has what this thread spends from now on looked at, until :func:`_settle`."""
     global _exceeded, _watching
     _exceeded = None
     with _starting:
-        _current[own] = budget
+        _current[thread] = spending
         if _watching is None or not _watching.is_alive():
             _watching = threading.Thread(target=_watch, name="calltape-budget", daemon=True)
             _watching.start()
 
 
-def _settle(own: int, budget: Budget) -> None:
+def _settle(thread: int, spending: Spending) -> None:
     """Ends the budget of this thread. What the watching thread raises may come at any moment, also
     where this begins: then it is to be called again. Nothing is raised afterwards."""
     while True:
         try:
-            budget.has_ended = True
-            with budget.deciding:  # from here on nothing more is raised
-                last = budget.raised[-1:]
-            if last and not budget.is_settled:
-                budget.is_settled = True
+            spending.has_ended = True
+            with spending.deciding:  # from here on nothing more is raised
+                last = spending.raised[-1:]
+            if last and not spending.is_settled:
+                spending.is_settled = True
                 # It takes the place of one that did not come yet, and so none is left behind.
-                _raise_in(own, last[0])
+                _raise_in(thread, last[0])
                 while True:
                     time.sleep(0)
             break
         except Exceeded:
             continue
-    _current.pop(own, None)
+    _current.pop(thread, None)
 
 
 def _watch() -> None:
@@ -490,13 +498,13 @@ def _watch() -> None:
                 _watching = None
                 return
         frames = sys._current_frames()
-        for own, budget in budgets:
-            error = budget.look(frames.get(own))
-            with budget.deciding:
-                if error is not None and not budget.has_ended:
+        for thread, spending in budgets:
+            error = spending.look(frames.get(thread))
+            with spending.deciding:
+                if error is not None and not spending.has_ended:
                     _exceeded = error
-                    budget.raised.append(error)
-                    _raise_in(own, error)
+                    spending.raised.append(error)
+                    _raise_in(thread, error)
         del frames  # they hold what the calls have
 
 
@@ -521,8 +529,8 @@ def _raise_in(thread: int, error: TapeError) -> None:
     """Raises Exceeded in another thread, between two instructions of Python. What is raised so
     cannot be taken back: CPython 3.11 would look for it for ever, and hang under a profiler."""
     # The interpreter makes the exception there, from a class and without arguments.
-    made = {"__init__": lambda self: Exceeded.__init__(self, error)}
-    kind = ctypes.py_object(type("Exceeded", (Exceeded,), made))
+    members = {"__init__": lambda self: Exceeded.__init__(self, error)}
+    kind = ctypes.py_object(type("Exceeded", (Exceeded,), members))
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)
 
 
@@ -531,10 +539,10 @@ def _bytes_of(paths: Iterable[str]) -> int:
     total = 0
     for path in paths:
         try:
-            found = os.stat(path)
+            facts = os.stat(path)
         except OSError:
             continue
-        total += min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
+        total += min(facts.st_size, getattr(facts, "st_blocks", facts.st_size) * 512)
     return total
 
 
@@ -548,7 +556,7 @@ def most_bytes() -> int:
     return max(_BYTES, int(machine * _OF_THE_MACHINE))
 
 
-def held_bytes() -> int:
+def memory_now() -> int:
     """Bytes of memory that are the process's own; files that are mapped are not."""
     try:
         with open("/proc/self/statm", "rb") as file:

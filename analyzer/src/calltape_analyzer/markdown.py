@@ -53,11 +53,11 @@ def tape_summary(tape: Tape) -> str:
         tape: the tape, or a part of one.
     """
     document = Document("Tape")
-    here, there = versions_here(), versions_of(tape)
+    installed, recorded = versions_here(), versions_of(tape)
     rows = [
-        (name, public_version(here.get(name, "-")), public_version(there.get(name, "-")))
+        (name, public_version(installed.get(name, "-")), public_version(recorded.get(name, "-")))
         for name in _VERSIONED
-        if name in here or name in there
+        if name in installed or name in recorded
     ]
     document.heading("Versions")
     document.table("versions", ("", "here", "recorded with"), rows)
@@ -82,9 +82,9 @@ def _walk(tape: Tape) -> tuple[Counter[str], int]:
     raised: Counter[str] = Counter()
     whole = 0
     if not tape.calls.has_single_calls:  # a survey counts them, and has no exception
-        for seen in tape.calls.by_inputs():
-            whole += seen.calls
-            raised["not known"] += seen.calls * seen.raised
+        for inputs_seen in tape.calls.by_inputs():
+            whole += inputs_seen.calls
+            raised["not known"] += inputs_seen.calls * inputs_seen.raised
         return +raised, whole
     for call in tape.calls:
         try:
@@ -135,38 +135,38 @@ def _parameters(tape: Tape) -> Iterator[str]:
 
 def _add_variant(document: Document, variant: Variant, number: int) -> None:
     document.heading(f"Variant {number}")
-    found = variant.findings
-    rows = [("name", variant.public_name), ("calls", f"{found.calls:,}")]
+    findings = variant.findings
+    rows = [("name", variant.public_name), ("calls", f"{findings.calls:,}")]
     group = variant.facts.group
     layout = group.layout
-    rows += [("where", public_condition(one, layout)) for one in variant.facts.conditions]
+    rows += [("where", public_condition(c, layout)) for c in variant.facts.conditions]
     document.table("facts", ("", ""), rows)
     # The name of a symbol is made of the path of its first column.
     names = {
         s.name: public_name(s.name) if layout.path(s.columns[0]).is_public else LEFT_OUT
         for s in variant.facts.symbols
     }
-    document.table("arguments", ("argument", "dtype", "shape"), _arguments(found, group, names))
+    document.table("arguments", ("argument", "dtype", "shape"), _arguments(findings, group, names))
     sizes = [
         (names[s.name], f"{s.min}..{s.max}", f"{s.distinct}")
-        for s, own in zip(found.symbols, variant.facts.symbols, strict=True)
-        if not all(column.is_int for column in own.columns)
+        for s, symbol in zip(findings.symbols, variant.facts.symbols, strict=True)
+        if not all(column.is_int for column in symbol.columns)
     ]
     document.table("symbols", ("symbol", "sizes", "distinct"), sizes)
 
 
 def _arguments(
-    found: VariantFindings, group: Group, names: Mapping[str, str]
+    findings: VariantFindings, group: Group, names: Mapping[str, str]
 ) -> Iterator[Sequence[str]]:
     places: list[tuple[str, tuple[str, str]]] = []
-    for path, one in zip(group.layout.tensors, found.tensors, strict=True):
-        sizes = (names[d.symbol] if d.symbol else str(d.min) for d in one.dimensions)
+    for path, tensor in zip(group.layout.tensors, findings.tensors, strict=True):
+        sizes = (names[d.symbol] if d.symbol else str(d.min) for d in tensor.dimensions)
         shape = f"[{', '.join(sizes)}]"
-        places.append((path.public, (one.dtype, shape)))
+        places.append((path.public, (tensor.dtype, shape)))
     for name, look in merge_alike(places):
         yield name, *look
-    for path, given in zip(group.layout.ints, found.ints, strict=True):
-        yield path.public, "int", "dynamic" if given.dynamic else "constant"
+    for path, int_finding in zip(group.layout.ints, findings.ints, strict=True):
+        yield path.public, "int", "dynamic" if int_finding.dynamic else "constant"
     for path, constant in group.fixed():
         yield path.public, type(constant).__name__, "constant"
     for path in group.varying:
@@ -177,7 +177,7 @@ def _arguments(
 def versions_here() -> dict[str, str]:
     """Of calltape, Python, the platform, and the libraries that are installed. Nothing is
     imported."""
-    found = {
+    versions = {
         "calltape": __version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         # Not platform.platform(): a kernel may be named after the machine it was built for.
@@ -185,8 +185,8 @@ def versions_here() -> dict[str, str]:
     }
     for name in _LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def versions_of(tape: Tape) -> dict[str, str]:
@@ -195,14 +195,14 @@ def versions_of(tape: Tape) -> dict[str, str]:
     return {name: str(recorded[name]) for name in _VERSIONED if recorded.get(name)}
 
 
-def public_condition(one: Condition, layout: ArgumentLayout) -> str:
+def public_condition(condition: Condition, layout: ArgumentLayout) -> str:
     """What the calls of a variant have in common: sizes are told, values of ints are not."""
-    if not isinstance(one, Fixed):
-        return one.text(layout) if isinstance(one, CounterIs) else LEFT_OUT
-    value = LEFT_OUT if one.column.is_int else str(one.value)
-    path = layout.path(one.column)
-    place = layout.column_name(one.column) if path.is_public else path.public
-    return f"{place} {one.sign} {value}"
+    if not isinstance(condition, Fixed):
+        return condition.text(layout) if isinstance(condition, CounterIs) else LEFT_OUT
+    value = LEFT_OUT if condition.column.is_int else str(condition.value)
+    path = layout.path(condition.column)
+    place = layout.column_name(condition.column) if path.is_public else path.public
+    return f"{place} {condition.sign} {value}"
 
 
 def public_name(text: str) -> str:
@@ -266,8 +266,8 @@ class Document:
         if self._cut:
             shown = "; ".join(self._cut[:_MAX_NOTES])
             more = len(self._cut) - _MAX_NOTES
-            rest = f"; and {more} more" if more > 0 else ""
-            blocks.append(f"*Cut to keep this short: {shown}{rest}.*")
+            more_text = f"; and {more} more" if more > 0 else ""
+            blocks.append(f"*Cut to keep this short: {shown}{more_text}.*")
         return "\n\n".join(blocks) + "\n"
 
     def _add(self, block: str, what: str) -> None:

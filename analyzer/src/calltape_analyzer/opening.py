@@ -32,7 +32,7 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.selection import chosen_target, common_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call, may_be_begun
 from calltape_analyzer.reading.urls import is_url
-from calltape_analyzer.tape import Tape
+from calltape_analyzer.tape import Tape, leave_out_corrupted
 from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Source
@@ -105,7 +105,7 @@ def open_tape(
             names = {target_name(segment.manifest.target) for segment in files.segments}
             files.keep_only(chosen_target(names, target))
         common_target(files.segments)  # before anything is scanned
-        files.scan(every=scan)
+        files.scan(all_records=scan)
         recordings, other_ranks = without_other_ranks(
             _recordings(_without_surveyed(files.segments, damage), damage)
         )
@@ -116,8 +116,7 @@ def open_tape(
         files.close()
         raise
     if verify:
-        tape.verify()
-        tape._leave_out_damaged()
+        leave_out_corrupted(tape)
     return tape
 
 
@@ -135,7 +134,7 @@ def opened_recordings(
     files = _Files(damage)
     try:
         files.open(path)
-        files.scan(every=scan)
+        files.scan(all_records=scan)
         yield _recordings(_without_surveyed(files.segments, damage), damage)
     finally:
         files.close()
@@ -202,42 +201,42 @@ class _Files:
         self.segments = done + self._read(self._open_one, new, sum(map(is_url, new)))
 
     def _open_one(self, name: str) -> Segment:
-        found = Segment(name, self._damage)
-        self._opened.append(found)
+        segment = Segment(name, self._damage)
+        self._opened.append(segment)
         if self._is_closed:
-            found.close()
-        return found
+            segment.close()
+        return segment
 
     def keep_only(self, target: str) -> None:
         """Closes the files of other targets."""
-        every, self.segments = self.segments, []
-        for segment in every:
+        segments, self.segments = self.segments, []
+        for segment in segments:
             if target_name(segment.manifest.target) == target:
                 self.segments.append(segment)
             else:
                 segment.close()
 
-    def scan(self, *, every: bool) -> None:
+    def scan(self, *, all_records: bool) -> None:
         """Finds the calls of the files that do not say at their end what they are.
 
         Args:
-            every: whether the others are scanned too.
+            all_records: whether the others are scanned too.
 
         Raises:
             TapeError: as :meth:`open`.
         """
-        if every and all(segment.is_survey for segment in self.segments):
+        if all_records and all(segment.is_survey for segment in self.segments):
             raise UsageError("a survey has no records to scan", advice="name the tapes themselves")
         waiting = [
             segment
             for segment in self.segments
-            if segment.unscanned_end is None or (every and not segment.is_survey)
+            if segment.unscanned_end is None or (all_records and not segment.is_survey)
         ]
         remote = sum(is_url(segment.location) for segment in waiting)
         unsound = {id(segment): segment for segment in waiting}
 
         def scanned(segment: Segment) -> Segment:
-            if every:
+            if all_records:
                 segment.drop_unsound()
             else:
                 segment.scan()
@@ -273,14 +272,14 @@ class _Files:
             except TapeError as error:
                 return error
 
-        found: list[Segment] = []
-        for one in map(tried, things) if remote < 2 else _side_by_side(tried, things):
-            if isinstance(one, Segment):
-                add_allowance(0 if one.is_scanned else one.disk_bytes)
-                found.append(one)
+        results: list[Segment] = []
+        for result in map(tried, things) if remote < 2 else _side_by_side(tried, things):
+            if isinstance(result, Segment):
+                add_allowance(0 if result.is_scanned else result.disk_bytes)
+                results.append(result)
             else:
-                self._errors.append(one)
-        return found
+                self._errors.append(result)
+        return results
 
     def _expect_some(self) -> None:
         if not self.segments:
@@ -298,26 +297,26 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
 
 
 def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
-    """The files, without surveys of which a recording is in another file too: its calls would
-    count twice."""
-    known: dict[bytes, list[Source]] = {}
+    """The files without those surveys that have a recording in common with another file: its calls
+    would count twice."""
+    sources_of: dict[bytes, list[Source]] = {}
     left_out: set[int] = set()
-    for one in sorted(segments, key=lambda segment: segment.is_survey):
-        own = one.sources
-        if not one.is_survey or not any(
+    for file in sorted(segments, key=lambda segment: segment.is_survey):
+        sources = file.sources
+        if not file.is_survey or not any(
             source.shares(other.tape, other.parts)
-            for source in own
-            for other in known.get(source.tape, ())
+            for source in sources
+            for other in sources_of.get(source.tape, ())
         ):
-            for source in own:
-                known.setdefault(source.tape, []).append(source)
+            for source in sources:
+                sources_of.setdefault(source.tape, []).append(source)
             continue
-        one.close()
-        left_out.add(id(one))
+        file.close()
+        left_out.add(id(file))
         reason = "the survey is left out: calls that it counts are in other files here"
         advice = "open the survey, or the tapes"
-        damage.add(RepeatedCallsError("damaged", reason, path=one.path, advice=advice))
-    return [one for one in segments if id(one) not in left_out]
+        damage.add(RepeatedCallsError("damaged", reason, path=file.path, advice=advice))
+    return [segment for segment in segments if id(segment) not in left_out]
 
 
 def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segment]]:
@@ -329,13 +328,15 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
         model = None if target is None else target.name
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
     # Calls that were under way come last.
-    ordered = (sorted(p, key=lambda one: (one.is_ahead, one.part)) for p in recordings.values())
-    found = [without_repeats(parts, damage) for parts in ordered]
-    found = sorted((parts for parts in found if parts), key=_began)
-    for parts in found:
+    ordered = (
+        sorted(p, key=lambda segment: (segment.is_ahead, segment.part)) for p in recordings.values()
+    )
+    in_order = [without_repeats(parts, damage) for parts in ordered]
+    in_order = sorted((parts for parts in in_order if parts), key=_began)
+    for parts in in_order:
         for part in parts:
             part.recording_began_ns = _began(parts)
-    return found
+    return in_order
 
 
 def _began(parts: Sequence[Segment]) -> int:
@@ -396,17 +397,24 @@ class Recordings(PlainData):
     @property
     def targets(self) -> tuple[str, ...]:
         """What was recorded, sorted."""
-        return tuple(sorted({one.target for one in self.recordings}))
+        return tuple(sorted({recording.target for recording in self.recordings}))
 
     def __len__(self) -> int:
         return len(self.recordings)
 
     def _sketch(self) -> Sketch:
         rows = [
-            (one.tape[:8], one.target, one.host, len(one.paths), one.calls, one.bytes,
-             "yes" if one.sealed else "no")
-            for one in self.recordings
-        ]  # fmt: skip
+            (
+                recording.tape[:8],
+                recording.target,
+                recording.host,
+                len(recording.paths),
+                recording.calls,
+                recording.bytes,
+                "yes" if recording.sealed else "no",
+            )
+            for recording in self.recordings
+        ]
         head = ("recording", "target", "host", "files", "calls", "bytes", "sealed")
         note = f"corruption: {counted(len(self.damage), 'place')}" if self.damage else None
         return Sketch("Recordings", head=head, rows=rows, note=note)
@@ -428,8 +436,8 @@ def recordings(path: Paths, *, scan: bool = False) -> Recordings:
         TapeError: as :func:`open_tape`, but not because there are several models.
     """
     damage = Damage()
-    found = list_recordings(path, damage, scan=scan)
-    return Recordings(recordings=tuple(found), damage=tuple(str(error) for error in damage.list()))
+    rows = list_recordings(path, damage, scan=scan)
+    return Recordings(recordings=tuple(rows), damage=tuple(str(error) for error in damage.list()))
 
 
 def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[Recording]:
@@ -440,11 +448,11 @@ def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[
         damage: collects what is wrong.
         scan: as for :func:`recordings`.
     """
-    with opened_recordings(path, damage, scan=scan) as found:
-        rows = [_recording(parts) for parts in found]
+    with opened_recordings(path, damage, scan=scan) as found_recordings:
+        rows = [_recording(parts) for parts in found_recordings]
     places = Counter(error.path for error in damage.list())
     return [
-        row.model_copy(update={"damage": sum(places[one] for one in row.paths)}) for row in rows
+        row.model_copy(update={"damage": sum(places[path] for path in row.paths)}) for row in rows
     ]
 
 

@@ -145,14 +145,14 @@ class PlainData(BaseModel, Shown):
     def _sketch(self) -> Sketch:
         """The fields. What tells of itself in a line, such as a finding, has a row."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        told = {name: value for name, value in values.items() if _tells(value)}
+        telling = {name: value for name, value in values.items() if _tells(value)}
         facts = [
-            (name, f"{len(value):,}" if name in told else _in_short(value))
+            (name, f"{len(value):,}" if name in telling else _in_short(value))
             for name, value in values.items()
         ]
-        rows = ((name, one) for name, value in told.items() for one in value)
-        shown = [(name, str(one)) for name, one in islice(rows, MAX_ROWS)]
-        total = sum(map(len, told.values()))
+        rows = ((name, item) for name, value in telling.items() for item in value)
+        shown = [(name, str(item)) for name, item in islice(rows, MAX_ROWS)]
+        total = sum(map(len, telling.values()))
         return Sketch(type(self).__name__, facts, head=("of", "what"), rows=shown, total=total)
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
@@ -173,8 +173,8 @@ def _tells(value: Any) -> bool:
         isinstance(value, tuple)
         and bool(value)
         and all(
-            isinstance(one, PlainData) and type(one).__str__ is not BaseModel.__str__
-            for one in value
+            isinstance(item, PlainData) and type(item).__str__ is not BaseModel.__str__
+            for item in value
         )
     )
 
@@ -184,10 +184,10 @@ def _in_short(value: Any) -> str:
     if isinstance(value, BaseModel):
         return type(value).__name__
     if isinstance(value, (tuple, list, Mapping)):
-        kinds = {type(one).__name__ for one in value if isinstance(one, BaseModel)}
+        kinds = {type(item).__name__ for item in value if isinstance(item, BaseModel)}
         if kinds:
             return f"{len(value):,} of {', '.join(sorted(kinds))}"
-        shown = [shown_value(one) for one in islice(value, 8)]
+        shown = [shown_value(item) for item in islice(value, 8)]
         return ", ".join(shown) + (f" and {len(value) - 8:,} more" if len(value) > 8 else "")
     return value if isinstance(value, str) else shown_value(value)
 
@@ -198,19 +198,19 @@ def json_text(document: Any, *, indent: int | None = None) -> str:
     return json.dumps(plain(document), indent=indent, allow_nan=False, separators=separators)
 
 
-def plain(value: Any, most: int | None = None) -> Any:
+def plain(value: Any, max_text: int | None = None) -> Any:
     """A value as JSON has it.
 
     NaN, infinities, bytes and other objects become text, and lone surrogates their escapes. Ints of
     more than 64 bits become text too, because many readers of JSON would round them; one that is
-    too wide for a tape is described. A text that is longer than ``most`` characters (4,096 by
+    too wide for a tape is described. A text that is longer than ``max_text`` characters (4,096 by
     default) is cut: many places of a tape may share a long one.
     """
-    most = MAX_TEXT if most is None else most
+    max_text = MAX_TEXT if max_text is None else max_text
     if isinstance(value, Mapping):
-        return {_key(key): plain(item, most) for key, item in value.items()}
+        return {_key(key): plain(item, max_text) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, most) for item in value]
+        return [plain(item, max_text) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -221,9 +221,9 @@ def plain(value: Any, most: int | None = None) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (bytes, bytearray)):
-        value = value[:most]  # as text it is longer than that, and cut
+        value = value[:max_text]  # as text it is longer than that, and cut
     text = str(value)
-    return _valid(text if len(text) <= most else f"{text[:most]}…")
+    return _valid(text if len(text) <= max_text else f"{text[:max_text]}…")
 
 
 def _valid(text: str) -> str:
@@ -242,4 +242,4 @@ def _key(key: Any) -> Any:
 
 
 def _plain_tuple(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_plain_tuple(one) if isinstance(one, tuple) else _key(one) for one in key)
+    return tuple(_plain_tuple(part) if isinstance(part, tuple) else _key(part) for part in key)

@@ -28,7 +28,7 @@ __all__ = [
     "check_batch",
     "check_dim_names",
     "check_form_of_dim_names",
-    "is_batch",
+    "is_declared_batch",
 ]
 
 
@@ -51,26 +51,26 @@ def check_arguments(what: str, names: Any) -> None:
         )
 
 
-def check_batch(declared: Any, known: Collection[Key] | None = None) -> None:
+def check_batch(declared: Any, arguments: Collection[Key] | None = None) -> None:
     """Raises UsageError if this is not None, a bool or a collection of names and positions, or
-    names an argument that is not among the ``known`` ones, if these are given."""
+    names an argument that is not among ``arguments``, if these are given."""
     if declared is None or isinstance(declared, bool):
         return
     check_arguments("set_batch_dimension_for", declared)
-    for key in declared if known is not None else ():
+    for key in declared if arguments is not None else ():
         if isinstance(key, str):
-            _check_known("set_batch_dimension_for", key, known or ())
+            _check_known("set_batch_dimension_for", key, arguments or ())
 
 
-def _check_known(what: str, key: Key, known: Collection[Key]) -> None:
-    if key not in known:
-        shown = ", ".join(name for name in sorted(map(str, known)) if not name.isdigit())
+def _check_known(what: str, key: Key, arguments: Collection[Key]) -> None:
+    if key not in arguments:
+        shown = ", ".join(name for name in sorted(map(str, arguments)) if not name.isdigit())
         raise UsageError(
             f"{what} has {key!r}, which is not an argument", advice=f"name one of {shown}"
         )
 
 
-def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
+def is_declared_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
     """Whether dimension 0 of an argument was declared dynamic: by its name, or, if it was passed by
     position, by the position too (the rule of ``torch.onnx.InputObserver``)."""
     if not declared:
@@ -81,12 +81,12 @@ def is_batch(key: Key, declared: BatchFor, signature: Signature) -> bool:
     return isinstance(key, int) and signature.parameter(key) in declared
 
 
-def check_dim_names(names: Any, known: Collection[Key]) -> None:
+def check_dim_names(names: Any, arguments: Collection[Key]) -> None:
     """Raises UsageError if this is not None, a bool or ``{argument: {axis: name}}``, or names an
-    argument that is not among the ``known`` ones."""
+    argument that is not among ``arguments``."""
     check_form_of_dim_names(names)
     for key in names if isinstance(names, Mapping) else ():
-        _check_known("dim_names", key, known)
+        _check_known("dim_names", key, arguments)
 
 
 def check_form_of_dim_names(names: Any) -> None:
@@ -223,8 +223,8 @@ class ProgramSource(ABC):
         """
         if layout not in (None, "recorded", "contiguous"):
             raise UsageError(f"layout={layout!r}", advice='pass "recorded" or "contiguous"')
-        found = self._arguments(index, device, layout)
-        return found if as_args_kwargs else as_one(*found, self._signature())
+        inputs = self._arguments(index, device, layout)
+        return inputs if as_args_kwargs else as_one(*inputs, self._signature())
 
     @abstractmethod
     def _dynamic_shapes(

@@ -29,10 +29,10 @@ T = TypeVar("T")
 AFTER_SECONDS = 2.0
 EVERY_SECONDS = 0.2
 _MAX_TEXT = 200
-_shown: _Shown | None = None
+_shown: _StepDisplay | None = None
 
 
-class _Shown:
+class _StepDisplay:
     """The bar of one thread, and whether a loop has it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -48,7 +48,7 @@ def shown_progress() -> Iterator[None]:
     if _shown is not None or not sys.stderr.isatty():
         yield
         return
-    _shown = _Shown(sys.stderr)
+    _shown = _StepDisplay(sys.stderr)
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def steps(
 
 
 def _counted(
-    items: Iterable[T], what: str, total: int, done: Callable[[T], int] | None, shown: _Shown
+    items: Iterable[T], what: str, total: int, done: Callable[[T], int] | None, shown: _StepDisplay
 ) -> Iterator[T]:
     if shown.taken:  # another loop began between
         yield from items
@@ -126,13 +126,13 @@ def _bar_of(stream: TextIO, what: str, total: int) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    made = Progress(
+    bar = Progress(
         "{task.description}", BarColumn(), MofNCompleteColumn(), _rate(), TimeRemainingColumn(),
         "left", console=Console(file=stream), transient=True, redirect_stdout=False,
         redirect_stderr=False,
     )  # fmt: skip
-    made.add_task(what, total=total)
-    return made
+    bar.add_task(what, total=total)
+    return bar
 
 
 def _rate() -> ProgressColumn:
@@ -159,14 +159,14 @@ class NotebookLine:
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self._told = float("-inf")
+        self._last_shown = float("-inf")
 
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
         """Shows a text, at most five times a second; the last of a count is always shown."""
         now = time.monotonic()
-        if now - self._told < EVERY_SECONDS and (done is None or done != total):
+        if now - self._last_shown < EVERY_SECONDS and (done is None or done != total):
             return
-        self._told = now
+        self._last_shown = now
         bar = "" if not total else f'<progress value="{done}" max="{total}"></progress> '
         html = f"{bar}<code>{escape(printable(text)[:_MAX_TEXT])}</code>"
         try:
@@ -191,7 +191,7 @@ def watched(items: Sequence[T], shown: bool) -> Iterator[T]:
     else:
         line, begin, total = NotebookLine(), time.monotonic(), len(items)
         for done, item in enumerate(items):
-            line(f"calls: {done:,} of {total:,}{_rest(done, total, begin)}", done, total)
+            line(f"calls: {done:,} of {total:,}{_time_left(done, total, begin)}", done, total)
             yield item
         line(f"calls: {total:,} of {total:,} in {time.monotonic() - begin:.1f} s", total, total)
 
@@ -203,7 +203,7 @@ def _in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def _rest(done: int, total: int, begin: float) -> str:
+def _time_left(done: int, total: int, begin: float) -> str:
     spent = time.monotonic() - begin
     if not done or spent < 1:
         return ""
@@ -214,9 +214,9 @@ def reporter_of(progress: Callable[[str], None] | bool | None) -> Callable[[str]
     """Who is told what is done now: a function that was given; for True the line of a notebook, or
     what stderr is now; None for nobody."""
     if progress is True:
-        return NotebookLine() if _in_notebook() else partial(_tell, sys.stderr)
+        return NotebookLine() if _in_notebook() else partial(_print_line, sys.stderr)
     return progress or None
 
 
-def _tell(stream: TextIO, text: str) -> None:
+def _print_line(stream: TextIO, text: str) -> None:
     print(printable(text)[:_MAX_TEXT], file=stream, flush=True)

@@ -69,11 +69,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         folders.insert(1, tapes)
     marks = [(mark.args, mark.kwargs) for mark in definition.iter_markers("tape")]
     parameters = parameters_for(marks, folders, tapes)
-    metafunc.parametrize("tape", parameters, ids=[one.id for one in parameters], indirect=True)
+    metafunc.parametrize(
+        "tape", parameters, ids=[parameter.id for parameter in parameters], indirect=True
+    )
 
 
 def _is_ours(metafunc: pytest.Metafunc) -> bool:
-    """Whether the test uses the fixture of this module, and not one of its own."""
+    """Whether the test uses the fixture of this module, not a fixture of its own."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs.get("argnames", "")
         if "tape" in (names.replace(" ", "").split(",") if isinstance(names, str) else names):
@@ -88,12 +90,12 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
     all calls if the mark says ``whole=True``."""
     from calltape_analyzer.errors import TapeError
     from calltape_analyzer.testing.assertion import rerun_with
-    from calltape_analyzer.testing.parameters import Problem
+    from calltape_analyzer.testing.parameters import BadParameter
 
     parameter = getattr(request, "param", None)
     if parameter is None:
         pytest.fail("the fixture tape needs a test, and not another fixture", pytrace=False)
-    if isinstance(parameter, Problem):
+    if isinstance(parameter, BadParameter):
         pytest.fail(parameter.text, pytrace=False)
     try:
         whole = _open(request.config, parameter)
@@ -103,23 +105,23 @@ def tape(request: pytest.FixtureRequest) -> Iterator[Tape]:
         pytest.fail(f"the tape cannot be used: {error}", pytrace=False)
     # The command runs this test alone, from the folder in which pytest was started.
     node: pytest.Item = request.node
-    file, _, rest = node.nodeid.partition("::")
+    file, _, test_name = node.nodeid.partition("::")
     started = request.config.invocation_params.dir
     path = os.path.relpath(request.config.rootpath / file, started)
-    with rerun_with(f"python -m pytest {shlex.quote(f'{path}::{rest}')}"):
+    with rerun_with(f"python -m pytest {shlex.quote(f'{path}::{test_name}')}"):
         yield part
 
 
 def _open(config: pytest.Config, parameter: Any) -> Tape:
     """A tape, which stays open for the tests of its other calls, which usually follow."""
-    from calltape_analyzer.testing.parameters import opened
+    from calltape_analyzer.testing.parameters import opened_part
 
     tapes = config.stash[tapes_key]
     key = (parameter.path, id(parameter.options))
     if key not in tapes:
         while len(tapes) >= _MAX_OPEN:
             tapes.pop(next(iter(tapes))).close()
-        tapes[key] = opened(parameter.path, parameter.options)
+        tapes[key] = opened_part(parameter.path, parameter.options)
     return tapes[key]
 
 
@@ -133,8 +135,8 @@ def _updates() -> Updates:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
-    for one in config.stash.get(tapes_key, {}).values():
-        one.close()
+    for used_tape in config.stash.get(tapes_key, {}).values():
+        used_tape.close()
     how = config.getoption(_OPTION)
     if how is not None and not hasattr(config, "workerinput"):
         _updates().finish(write=how == "write")

@@ -169,18 +169,19 @@ def script(
     does = _Subject.of(tape, to, call)
     address = does.address
     calls = [tape.find(address)] if address else tape.calls
-    found = _needs_of(calls)
+    needs = _needs_of(calls)
     facts = [*_facts(tape), *does.facts]
     template = _HEAD + (_EXPORTING if does.exports else _REPLAYING) + _TAIL
-    expect = "recorded" if does.exports or all(map(_has_outcome, calls)) else "success"
+    have_outcomes = all(c.record.outputs is not None or has_raised(c) for c in calls)
+    expect = "recorded" if does.exports or have_outcomes else "success"
     return template.format(
         what=does.words(expect),
         extras="[onnx]" if to == "onnx" else "",
-        needs=_needs(found),
+        needs=_needs(needs),
         imports=_imports(does.exports, with_os=beside or model is not None),
         facts="\n".join(f"#   {_comment(fact)}" for fact in facts),
         tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
-        given=", stand_ins=True" if found.stand_ins else "",
+        given=", stand_ins=True" if needs.stand_ins else "",
         build=_TO_FILL_IN if model is None else _import(model, beside),
         part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
         to=literal(to or "torch"),
@@ -214,7 +215,7 @@ class _Subject:
             return cls(tape.find(call).address, facts=facts)
         if is_small and to is None:
             return cls(None, is_small=True, facts=facts)
-        raised = [one.address for one in tape.calls if has_raised(one)]
+        raised = [call.address for call in tape.calls if has_raised(call)]
         if raised and to is None:
             more = (f"the first of {len(raised)} calls that raised",) if len(raised) > 1 else ()
             return cls(raised[0], facts=more)
@@ -235,11 +236,6 @@ def _is_made_small(tape: Tape) -> bool:
         return False
     verbs = [step.verb for step in tape.manifest.history or () if step.verb not in _KEEP_IT]
     return verbs[-1:] == ["minimise"]
-
-
-def _has_outcome(call: Call) -> bool:
-    """Whether the tape says what the call returned or raised."""
-    return call.record.outputs is not None or has_raised(call)
 
 
 _EXPORTS = """\
@@ -273,12 +269,12 @@ def _imports(exports: bool, *, with_os: bool) -> str:
     return "\n".join(lines)
 
 
-def _needs(found: _Needs) -> str:
+def _needs(needs: _Needs) -> str:
     """What else the script wants, in words."""
-    known = sorted(
-        name for name in found.libraries if _comment(name) == name and name.isidentifier()
+    existing = sorted(
+        name for name in needs.libraries if _comment(name) == name and name.isidentifier()
     )
-    more = f", maybe with {', '.join(known[:5])}" if known else ""
+    more = f", maybe with {', '.join(existing[:5])}" if existing else ""
     return f"the model's own code{more}"
 
 
@@ -291,12 +287,12 @@ def is_factory(name: str) -> bool:
     )
 
 
-def _import(model: str, beside: bool) -> str:
+def _import(model: str, beside_script: bool) -> str:
     module, _, attribute = model.partition(":")
     name = attribute.partition(".")[0]
-    made = f"{attribute} if isinstance({attribute}, torch.nn.Module) else {attribute}()"
-    places = "os.path.dirname(os.path.abspath(__file__))" if beside else "os.getcwd()"
-    return _IMPORTED.format(module=module, name=name, made=made, places=places)
+    instance = f"{attribute} if isinstance({attribute}, torch.nn.Module) else {attribute}()"
+    places = "os.path.dirname(os.path.abspath(__file__))" if beside_script else "os.getcwd()"
+    return _IMPORTED.format(module=module, name=name, made=instance, places=places)
 
 
 def _facts(tape: Tape) -> Iterator[str]:
@@ -307,23 +303,25 @@ def _facts(tape: Tape) -> Iterator[str]:
     yield ", ".join(f"{name} {version}" for name, version in producer.items())
     variants = tape.variants()
     for variant in variants[:_MAX_VARIANTS]:
-        found = variant.findings
-        calls = f"{counted(found.calls, 'call')}, first call {found.first_call}"
+        findings = variant.findings
+        calls = f"{counted(findings.calls, 'call')}, first call {findings.first_call}"
         yield f"{variant.public_name}: {calls}"
-        yield from islice(_arguments(found), _MAX_ARGUMENTS)
+        yield from islice(_arguments(findings), _MAX_ARGUMENTS)
     if len(variants) > _MAX_VARIANTS:
         yield f"and {counted(len(variants) - _MAX_VARIANTS, 'variant')} more"
 
 
-def _arguments(found: VariantFindings) -> Iterator[str]:
+def _arguments(findings: VariantFindings) -> Iterator[str]:
     """A line per argument, with all that it holds: paths may be of keys that were passed."""
-    held: dict[str, Counter[str]] = {}
-    for tensor in found.tensors:
+    kinds_of_argument: dict[str, Counter[str]] = {}
+    for tensor in findings.tensors:
         shape = ", ".join(map(_sizes, tensor.dimensions))
-        held.setdefault(_argument(tensor.argument), Counter())[f"{tensor.dtype}[{shape}]"] += 1
-    for given in found.ints:
-        held.setdefault(_argument(given.argument), Counter())["int"] += 1
-    for name, kinds in held.items():
+        kinds_of_argument.setdefault(_argument(tensor.argument), Counter())[
+            f"{tensor.dtype}[{shape}]"
+        ] += 1
+    for int_finding in findings.ints:
+        kinds_of_argument.setdefault(_argument(int_finding.argument), Counter())["int"] += 1
+    for name, kinds in kinds_of_argument.items():
         shown = [f"{kind} ({n} of them)" if n > 1 else kind for kind, n in kinds.items()]
         yield f"  {name}: {joined(shown, _MAX_HELD)}"
 
@@ -358,10 +356,10 @@ def literal(text: str) -> str:
 def part_expression(tape: Tape) -> str:
     """The expression for the part of the tape that this one is. Names of variants may have what was
     passed in them; positions have not."""
-    given = [f"{name}={_list(chosen)}" for name, chosen in tape.selected.items()]
+    options = [f"{name}={_list(chosen)}" for name, chosen in tape.selected.items()]
     if tape.removed:
-        given.append(f"ignore={_list(tape.removed)}")
-    return f"tape.only({', '.join(given)})" if given else "tape"
+        options.append(f"ignore={_list(tape.removed)}")
+    return f"tape.only({', '.join(options)})" if options else "tape"
 
 
 def _list(items: Sequence[str | int]) -> str:
@@ -369,8 +367,8 @@ def _list(items: Sequence[str | int]) -> str:
     return f"[{', '.join(shown)}]"
 
 
-def _texts(paths: Sequence[str], beside: bool) -> str:
-    if beside:
+def _texts(paths: Sequence[str], beside_script: bool) -> str:
+    if beside_script:
         names = _list([os.path.basename(path) for path in paths])
         folder = "os.path.dirname(os.path.abspath(__file__))"
         return f"[os.path.join({folder}, name) for name in {names}]"
@@ -395,34 +393,38 @@ class _Needs:
 
 def _needs_of(calls: Iterable[Call]) -> _Needs:
     """What the inputs and outputs of calls want. Calls that are damaged are left out."""
-    found = _Needs()
-    known: set[bytes] = set()
+    needs = _Needs()
+    structures: set[bytes] = set()
     for call in calls:
         try:
             trees = (call.record.inputs, call.record.outputs)
             for tree in trees:
-                if tree is None or tree.structure in known or len(known) >= _MAX_STRUCTURES:
+                if (
+                    tree is None
+                    or tree.structure in structures
+                    or len(structures) >= _MAX_STRUCTURES
+                ):
                     continue
-                known.add(tree.structure)
+                structures.add(tree.structure)
                 for node in walk(tree.spec().root):
                     if isinstance(node, CustomNode | FieldsNode):
-                        _add_class(found, node)
+                        _add_class(needs, node)
         except TapeError:
             continue
-    return found
+    return needs
 
 
-def _add_class(found: _Needs, node: CustomNode | FieldsNode) -> None:
+def _add_class(needs: _Needs, node: CustomNode | FieldsNode) -> None:
     module = node.type.partition(":")[0]
     library = module.partition(".")[0]
     if isinstance(node, CustomNode) or is_cache_name(node.type) or is_of_cache_library(module):
-        found.libraries.add(library)
+        needs.libraries.add(library)
     if isinstance(node, FieldsNode):
-        found.stand_ins = found.stand_ins or library not in NO_STAND_IN
+        needs.stand_ins = needs.stand_ins or library not in NO_STAND_IN
 
 
 class _Source:
-    """A value of which only the Python source is of interest."""
+    """A value that stands for its Python source."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -447,13 +449,15 @@ def python_of_variants(
         part: the expression for the part of ``tape`` that is meant; None for tapes without calls,
             which have no arguments.
     """
+    from calltape_analyzer.variant import nested_dimensions
+
     imports: set[tuple[str, str]] = set()
 
     def shown(_: Column) -> _Source:
         imports.add(("torch.export", "Dim"))
         return _Source("Dim.AUTO")
 
-    parts = {variant.name: variant._nested(variant.facts, shown) for variant in variants}
+    parts = {variant.name: nested_dimensions(variant, variant.facts, shown) for variant in variants}
     shapes: Any = next(iter(parts.values())) if len(parts) == 1 else parts
     lines = [f"dynamic_shapes = {_spread(shapes, imports)}"]
     if part is not None:
@@ -464,8 +468,8 @@ def python_of_variants(
             name = literal(variants[0].name)
             lines.append(f"    args, kwargs = variants[{name}].infer_arguments()")
         else:
-            asked = "{name: variants[name].infer_arguments() for name in dynamic_shapes}"
-            lines.append(f"    arguments = {asked}")
+            arguments = "{name: variants[name].infer_arguments() for name in dynamic_shapes}"
+            lines.append(f"    arguments = {arguments}")
     head = [f"from {module} import {name}" for module, name in sorted(imports)]
     return "\n".join([*head, *([""] if head else []), *lines])
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.program_source import BatchFor, DimNames
     from calltape_analyzer.variant import Chosen, FoundVariant, Variant, VariantList
 
-__all__ = ["Tape", "check_tape"]
+__all__ = ["Tape", "check_tape", "leave_out_corrupted"]
 
 T = TypeVar("T")
 
@@ -80,6 +80,12 @@ def check_tape(value: Any, what: str) -> None:
     )
 
 
+def leave_out_corrupted(tape: Tape) -> None:
+    """Compares every byte with its checksum, and drops the calls that turn out to be corrupted."""
+    tape.verify()
+    tape._leave_out_damaged()
+
+
 class Tape(RecordedCalls, ProgramSource):
     """One or several tape files as one sequence of calls. :func:`open_tape` returns it.
 
@@ -99,7 +105,7 @@ class Tape(RecordedCalls, ProgramSource):
     ) -> None:
         super().__init__(segments, damage, classes)
         self._allowance = Allowance(
-            lambda: sum(one.disk_bytes for one in self._segments), limits, self._is_forged
+            lambda: sum(segment.disk_bytes for segment in self._segments), limits, self._is_forged
         )
         for segment in self._segments:
             segment.allowance = self._allowance
@@ -118,8 +124,8 @@ class Tape(RecordedCalls, ProgramSource):
     def signature(self) -> Signature:
         """The parameters of the recorded method, without those that :meth:`remove_inputs`
         removed."""
-        known = Signature.of(self._target).without(frozenset(self.removed))
-        return replace(known, data_keys=self._data_keys)
+        signature = Signature.of(self._target).without(frozenset(self.removed))
+        return replace(signature, data_keys=self._data_keys)
 
     def _new_data_keys(self) -> DataKeys:
         # A part of this tape has the same: it is laid out as the whole.
@@ -174,27 +180,30 @@ class Tape(RecordedCalls, ProgramSource):
         Raises:
             UsageError: for calls or variants that do not exist, or an argument that no call passes.
         """
-        made = self._part(self._segments)
+        part = self._part(self._segments)
         names = [ignore] if isinstance(ignore, str) else list(ignore)
-        known = made.signature.names
+        names_of_parameters = part.signature.names
         for name in names:  # one of *args has its place only as long as those before it are there
-            alone = made._part(made._segments)
-            if not alone.remove_inputs([name]) and made.signature.name_of(name) not in known:
-                advice = f"the parameters are: {', '.join(known)}"
+            alone = part._part(part._segments)
+            if (
+                not alone.remove_inputs([name])
+                and part.signature.name_of(name) not in names_of_parameters
+            ):
+                advice = f"the parameters are: {', '.join(names_of_parameters)}"
                 raise UsageError(f"no call passes {name}", advice=advice)
         if names:
-            made.remove_inputs(names)
+            part.remove_inputs(names)
         if calls is not None:
             ranges = ranges_of(calls)
-            made = made._part(
-                only_one(made._segments, calls)
+            part = part._part(
+                only_one(part._segments, calls)
                 if isinstance(calls, Call)
-                else only_calls(made._segments, ranges)
+                else only_calls(part._segments, ranges)
             )
-            made._selected = {"calls": [str(one) for one in ranges]}
+            part._selected = {"calls": [str(range_) for range_ in ranges]}
             if self._selected:  # what was chosen before is in what is left
-                made._selected = {"calls": [call.address for call in made._calls]}
-        return made if variant is None else made._only_variants(variant)
+                part._selected = {"calls": [call.address for call in part._calls]}
+        return part if variant is None else part._only_variants(variant)
 
     @property
     def whole(self) -> Tape:
@@ -204,25 +213,25 @@ class Tape(RecordedCalls, ProgramSource):
 
     def _part(self, segments: Sequence[Segment]) -> Tape:
         """A tape of the same files, with other calls."""
-        made = copy.copy(self)
+        part = copy.copy(self)
         if segments is not self._segments:
-            made._counters = TrafficCounters(missing=frozenset(self.paths))
-        made._segments = tuple(segments)
-        made._calls = Calls(made._segments, made._classes)
-        made._removed = list(self._removed)
-        made._variants = made._united = made._chosen = None
-        made._whole = made
-        return made
+            part._counters = TrafficCounters(missing=frozenset(self.paths))
+        part._segments = tuple(segments)
+        part._calls = Calls(part._segments, part._classes)
+        part._removed = list(self._removed)
+        part._variants = part._united = part._chosen = None
+        part._whole = part
+        return part
 
-    def _only_variants(self, wanted: Chosen) -> Tape:
+    def _only_variants(self, choice: Chosen) -> Tape:
         from calltape_analyzer.variant import chosen_variants
 
-        places, chosen = chosen_variants(self.variants(), wanted)
+        places, chosen = chosen_variants(self.variants(), choice)
         refs = (call.ref for variant in chosen for call in variant.calls)
-        made = self._part(only_known(self._segments, refs))
-        made._whole, made._chosen = self, chosen
-        made._selected = {**self._selected, "variant": places}
-        return made
+        part = self._part(only_known(self._segments, refs))
+        part._whole, part._chosen = self, chosen
+        part._selected = {**self._selected, "variant": places}
+        return part
 
     @property
     def selected(self) -> dict[str, Any]:
@@ -285,30 +294,30 @@ class Tape(RecordedCalls, ProgramSource):
     def _with_records(self, question: Callable[[], T]) -> T:
         """The answer of a question that reads calls. A file of which a call is read is scanned,
         which may show that its end was forged: then what the end said is no part of the answer."""
-        known = len(self._damage.list())
+        damage_before = len(self._damage.list())
         try:
-            found = question()
+            answer = question()
         except (TapeError, IndexError):
-            if len(self._damage.list()) == known:
+            if len(self._damage.list()) == damage_before:
                 raise
         else:
-            if len(self._damage.list()) == known:
-                return found
+            if len(self._damage.list()) == damage_before:
+                return answer
         self._variants = self._united = self._counters = None
         return question()
 
     def _soundly(self, question: Callable[[], T]) -> T:
         """The answer, without the calls that break the format and are in the way."""
-        known = self._damaged
+        damaged_before = self._damaged
         try:
-            found = question()
+            answer = question()
         except TapeError as error:
             if error.kind not in OF_CALLS or not self._leave_out_unsound():
                 raise
             return question()
-        if self._damaged != known:
+        if self._damaged != damaged_before:
             self._leave_out_damaged()
-        return found
+        return answer
 
     def _is_forged(self) -> bool:
         """Whether the ends of the files turn out not to be true of their calls."""
@@ -355,9 +364,9 @@ class Tape(RecordedCalls, ProgramSource):
         from calltape_analyzer.observing.sorting import CallSorter
 
         sorter = sorter or CallSorter.of(self)
-        made = self._soundly(lambda: sorter.observations(self._calls))
-        counters = counters_of_evidence(self.counters, self._calls, made.left_out)
-        return made.with_counters(counters, sorter.signature, sorter.renamed)
+        observations = self._soundly(lambda: sorter.observations(self._calls))
+        counters = counters_of_evidence(self.counters, self._calls, observations.left_out)
+        return observations.with_counters(counters, sorter.signature, sorter.renamed)
 
     @bounded()
     def variants(self) -> VariantList:
@@ -378,9 +387,9 @@ class Tape(RecordedCalls, ProgramSource):
             return VariantList(self._chosen)
         self._follow_source()
         if self._variants is None:
-            found = self._soundly(lambda: find_variants(self))
-            self._variants = found
-        return VariantList(Variant(self, one) for one in self._variants)
+            variants = self._soundly(lambda: find_variants(self))
+            self._variants = variants
+        return VariantList(Variant(self, variant) for variant in self._variants)
 
     @bounded()
     def explain(self, argument: str, axis: int | None = None) -> Explanation:
@@ -432,10 +441,10 @@ class Tape(RecordedCalls, ProgramSource):
                 for seen in self._calls.by_inputs()
             )
 
-        found = self._soundly(count)
+        counts = self._soundly(count)
         self._removed.extend(names)
         self._variants = self._united = None
-        return found
+        return counts
 
     @bounded()
     def to_arrow(self, *, leaves: bool = False) -> pyarrow.RecordBatchReader:

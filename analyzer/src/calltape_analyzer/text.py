@@ -61,8 +61,8 @@ def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
 
 
 def variant_names(names: Sequence[str], most: int | None = None) -> str:
-    """Names of variants, at most so many: ``decode; mask present, add=False; and 2 more``. Commas
-    are within names, so that they cannot stand between them."""
+    """Names of variants, at most this many: ``decode; mask present, add=False; and 2 more``. Names
+    contain commas, so semicolons separate them."""
     more = 0 if most is None else max(0, len(names) - most)
     return "; ".join([*names[:most], *[f"and {more} more"] * (more > 0)])
 
@@ -92,18 +92,18 @@ class UniqueNames:
 
     def add(self, name: str) -> str:
         """The name, or the name with a number if it is taken."""
-        made, count = name, self._next.get(name, 2)
-        while made in self.names:
-            made, count = self._numbered.format(name, count), count + 1
+        unique_name, count = name, self._next.get(name, 2)
+        while unique_name in self.names:
+            unique_name, count = self._numbered.format(name, count), count + 1
             self._next[name] = count
-        self.names.add(made)
-        return made
+        self.names.add(unique_name)
+        return unique_name
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names, of which those that come again get a number."""
-    taken = UniqueNames()
-    return [taken.add(name) for name in names]
+    """The names, with numbers added to those that occur again."""
+    names_taken = UniqueNames()
+    return [names_taken.add(name) for name in names]
 
 
 L = TypeVar("L", bound=Hashable)
@@ -132,8 +132,8 @@ def collapsed(names: Sequence[str]) -> list[str]:
     for name in names:
         by_pattern.setdefault(pattern_of(name), []).append(name)
     return [
-        same[0] if len(same) == 1 else f"{pattern} ({len(same)} of them)"
-        for pattern, same in by_pattern.items()
+        same_pattern[0] if len(same_pattern) == 1 else f"{pattern} ({len(same_pattern)} of them)"
+        for pattern, same_pattern in by_pattern.items()
     ]
 
 
@@ -149,7 +149,7 @@ def merge_alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
     lists: dict[str, dict[L, list[str]]] = {}
     for name, said in places:
         lists.setdefault(pattern_of(name), {}).setdefault(said, []).append(name)
-    taken: set[str] = set()
+    labels: set[str] = set()
     again: Counter[str] = Counter()
     for looks in lists.values():
         for said, names in looks.items():
@@ -157,12 +157,12 @@ def merge_alike(places: Iterable[tuple[str, L]]) -> Iterator[tuple[str, L]]:
             if len(names) > 1 < len(looks):
                 shown = f"{shown} and {len(names) - 1} like it"
             # The keys 1 and "1" of a dict give one name.
-            made = shown
-            while made in taken:
+            label = shown
+            while label in labels:
                 again[shown] += 1
-                made = f"{shown} (again {again[shown]})"
-            taken.add(made)
-            yield made, said
+                label = f"{shown} (again {again[shown]})"
+            labels.add(label)
+            yield label, said
 
 
 def listed(names: Sequence[str], limit: int = MAX_EXAMPLES) -> str:
@@ -177,24 +177,26 @@ class Listing:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._alike: dict[str, list[tuple[int, str]]] = {}
-        for at, name in enumerate(names):
-            self._alike.setdefault(pattern_of(name), []).append((at, name))
+        for i, name in enumerate(names):
+            self._alike.setdefault(pattern_of(name), []).append((i, name))
 
     def without(self, name: str) -> str:
         """What :func:`listed` says of all names except this one, which must be among them."""
         pattern = pattern_of(name)
-        others = (group for key, group in self._alike.items() if key != pattern)
-        found = [(*group[0], group) for group in islice(others, MAX_EXAMPLES)]
-        own = self._alike[pattern]
-        if len(own) > 1:
-            found.append((*(own[0] if own[0][1] != name else own[1]), own[1:]))
+        groups = (group for key, group in self._alike.items() if key != pattern)
+        examples = [(*group[0], group) for group in islice(groups, MAX_EXAMPLES)]
+        own_group = self._alike[pattern]
+        if len(own_group) > 1:
+            examples.append(
+                (*(own_group[0] if own_group[0][1] != name else own_group[1]), own_group[1:])
+            )
         # Each group stands at the position of its first name.
-        found.sort(key=lambda one: one[0])
+        examples.sort(key=lambda example: example[0])
         shown = [
             first if len(group) == 1 else f"{pattern_of(first)} ({len(group)} of them)"
-            for _, first, group in found[:MAX_EXAMPLES]
+            for _, first, group in examples[:MAX_EXAMPLES]
         ]
-        more = len(self._alike) - (len(own) == 1) - len(shown)
+        more = len(self._alike) - (len(own_group) == 1) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
@@ -224,8 +226,8 @@ _GAP = 2
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal that a stream is, by default stdout; None if it is none. ``COLUMNS``
-    says it first."""
+    """The width of the terminal that a stream (by default stdout) writes to, in columns; None if it
+    is not a terminal. ``COLUMNS`` takes precedence."""
     if not is_terminal(sys.stdout if stream is None else stream):
         return None
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
@@ -262,16 +264,16 @@ def wrapped(text: str, width: int, indent: int = 0, *, paths: bool = False) -> I
     if cells_of(text) <= width:
         yield text
         return
-    own = len(text) - len(text.lstrip(" ")) if indent else 0
-    hanging = " " * min(own + indent, width // 2)
-    made = ""
+    indentation = len(text) - len(text.lstrip(" ")) if indent else 0
+    hanging = " " * min(indentation + indent, width // 2)
+    current = ""
     for piece in _pieces(text, width - len(hanging), paths):
-        if made.strip() and cells_of(made) + cells_of(piece) > width:
-            yield made
-            made = hanging + piece.lstrip()
+        if current.strip() and cells_of(current) + cells_of(piece) > width:
+            yield current
+            current = hanging + piece.lstrip()
         else:
-            made += piece
-    yield made
+            current += piece
+    yield current
 
 
 def _pieces(text: str, width: int, paths: bool) -> Iterator[str]:
@@ -310,14 +312,14 @@ def table_lines(
     columns = list(zip(head, *shown, strict=True))
     if width is None:
         widths = [min(max(map(cells_of, column)), _MAX_WIDTH) for column in columns]
-        return [_beside(head, widths)], [_beside(row, widths) for row in shown]
+        return [_cells_in_row(head, widths)], [_cells_in_row(row, widths) for row in shown]
     fitted = _widths(columns, width)
     if fitted is None:
         return [], [line for row in shown for line in _block(head, row, width)]
     return _folded(head, fitted), [line for row in shown for line in _folded(row, fitted)]
 
 
-def _beside(cells: Iterable[str], widths: Sequence[int]) -> str:
+def _cells_in_row(cells: Iterable[str], widths: Sequence[int]) -> str:
     padded = (
         f"{cell}{' ' * (most - cells_of(cell))}" for cell, most in zip(cells, widths, strict=True)
     )
@@ -327,7 +329,7 @@ def _beside(cells: Iterable[str], widths: Sequence[int]) -> str:
 def _folded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     """A row in as many lines as its longest cell needs."""
     cells = (wrapped(cell, most) for cell, most in zip(row, widths, strict=True))
-    return [_beside(one, widths) for one in zip_longest(*cells, fillvalue="")]
+    return [_cells_in_row(line, widths) for line in zip_longest(*cells, fillvalue="")]
 
 
 def _block(head: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
@@ -335,41 +337,40 @@ def _block(head: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]
     side by side as fit. A cell that has nothing is left out."""
     yield from wrapped(row[0], width)
     items = [f"{name}: {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell]
-    made = ""
+    current = ""
     for place, item in enumerate(items):
-        beside = f"{made} {item}" if made else item
-        beside += ";" * (place + 1 < len(items))
-        if made and cells_of(beside) > width - _GAP:
-            yield from _indented(made, width)
-            beside = beside[len(made) + 1 :]
-        made = beside
-    yield from _indented(made, width)
+        longer = f"{current} {item}" if current else item
+        longer += ";" * (place + 1 < len(items))
+        if current and cells_of(longer) > width - _GAP:
+            yield from _indented(current, width)
+            longer = longer[len(current) + 1 :]
+        current = longer
+    yield from _indented(current, width)
 
 
 def _indented(text: str, width: int) -> Iterator[str]:
-    return (" " * _GAP + one for one in wrapped(text, width - _GAP) if one)
+    return (" " * _GAP + line for line in wrapped(text, width - _GAP) if line)
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """How wide each column is, so that all fit: the widest ones give way first, and if there is
-    room for that, none breaks a word, or at least no part of one that is not long. None if there
-    is no room even for these parts."""
+    """The width of each column, so that all fit. The widest columns shrink first; if possible no
+    word is broken, or at least no short part of a word. None if not even these parts fit."""
     room = width - _GAP * (len(columns) - 1)
-    found = [min(max(map(cells_of, column)), width) for column in columns]
+    widths = [min(max(map(cells_of, column)), width) for column in columns]
     for split, most in ((_WORD, width), (_PART, width), (_PART, _LONG_PART)):
         least = [min(_longest(split, column), most) for column in columns]
         if sum(least) <= room:
             break
     else:
         return None
-    while sum(found) > room:
-        shrinks = [at for at, low in enumerate(least) if found[at] > low]
-        found[max(shrinks, key=found.__getitem__)] -= 1
-    return found
+    while sum(widths) > room:
+        shrinks = [i for i, low in enumerate(least) if widths[i] > low]
+        widths[max(shrinks, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def _longest(split: re.Pattern[str], column: Sequence[str]) -> int:
-    pieces = (one.strip() for cell in column for one in split.findall(cell))
+    pieces = (piece.strip() for cell in column for piece in split.findall(cell))
     return max(map(cells_of, pieces), default=0)
 
 

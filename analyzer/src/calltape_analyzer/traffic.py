@@ -32,9 +32,9 @@ class SimilarGroups:
         self._groups = groups
         self._having: dict[Hashable, list[int]] = {}
         if len(groups) > MAX_COMPARED:
-            for at, group in enumerate(groups):
+            for i, group in enumerate(groups):
                 for feature in dict.fromkeys(_features(group)):
-                    self._having.setdefault(feature, []).append(at)
+                    self._having.setdefault(feature, []).append(i)
 
     def to(self, group: Group) -> list[Group]:
         """The groups that are worth a comparison with another one, in order: all if they are few,
@@ -48,8 +48,8 @@ class SimilarGroups:
                 break
             shares.update(having[:MAX_COMPARED])
         # A group without rare features is compared with the first one.
-        chosen = sorted({at for at, _ in shares.most_common(MAX_COMPARED)} | {0})
-        return [self._groups[at] for at in chosen]
+        chosen = sorted({i for i, _ in shares.most_common(MAX_COMPARED)} | {0})
+        return [self._groups[i] for i in chosen]
 
 
 def _features(group: Group) -> Iterator[Hashable]:
@@ -73,56 +73,56 @@ class TapeTraffic:
         self.observations = tape.observations(sorter)
         self.variants: list[VariantFacts] = [variant.facts for variant in tape.variants()]
         if not varying <= _varying_on(tape):
-            self.variants = [found.facts for found in find_variants(tape, sorter)]
+            self.variants = [variant.facts for variant in find_variants(tape, sorter)]
 
     @classmethod
-    def of_both(cls, one: Tape, other: Tape) -> tuple[TapeTraffic, TapeTraffic]:
+    def of_both(cls, before: Tape, now: Tape) -> tuple[TapeTraffic, TapeTraffic]:
         """The traffic on two tapes, with equal keys for equal calls."""
-        varying = _varying_on(one) | _varying_on(other)
-        return cls(one, varying), cls(other, varying)
+        varying = _varying_on(before) | _varying_on(now)
+        return cls(before, varying), cls(now, varying)
 
     @cached_property
     def facets(self) -> dict[tuple[str, str], dict[str, Seen]]:
         """What each call has at a path, such as a dtype or a rank, with the calls that have it; by
         what it is (``argument``, ``kind``, ``dtype``, ``rank``, ``layout``, ``constant``) and the
         path."""
-        found: dict[tuple[str, str], dict[str, Seen]] = {}
+        facets: dict[tuple[str, str], dict[str, Seen]] = {}
         for group in self.observations.parts():
             seen = Seen(group.calls, group.first)
             for kind, place, answer in _answers_of(group):
-                answers = found.setdefault((kind, place), {})
-                known = answers.get(answer)
-                answers[answer] = seen if known is None else sum_of_seen((known, seen))
-        return found
+                answers = facets.setdefault((kind, place), {})
+                seen_before = answers.get(answer)
+                answers[answer] = seen if seen_before is None else sum_of_seen((seen_before, seen))
+        return facets
 
     @cached_property
     def spans(self) -> dict[str, Span]:
         """The smallest and largest element of each integer tensor, by path."""
-        found: dict[str, Span] = {}
+        spans: dict[str, Span] = {}
         for group in self.observations.groups.values():
             for i, span in group.ranges.items():
                 place = str(group.layout.tensors[i])
-                found[place] = span.merge(found.get(place))
-        return found
+                spans[place] = span.merge(spans.get(place))
+        return spans
 
     @cached_property
     def _structures(self) -> dict[Hashable, list[Group]]:
         """The groups by the parts of their key that are not constants. Groups can have equal calls
         only within one of these lists, which are short."""
-        found: dict[Hashable, list[Group]] = {}
+        structures: dict[Hashable, list[Group]] = {}
         for key, group in self.observations.groups.items():
-            found.setdefault(key[:2], []).append(group)
-        return found
+            structures.setdefault(key[:2], []).append(group)
+        return structures
 
     def _meeting(self, key: GroupKey) -> Iterator[Group]:
         return (group for group in self._structures.get(key[:2], ()) if group.key.overlaps(key))
 
     def rows_of(self, key: GroupKey) -> SizeTable:
         """The distinct calls that a group of any tape has here; an empty table for none."""
-        found = SizeTable()
+        rows = SizeTable()
         for group in self._meeting(key):
-            found = found.merge(group.rows)
-        return found
+            rows = rows.merge(group.rows)
+        return rows
 
     def has(self, key: GroupKey) -> bool:
         """Whether there are calls here that a group of any tape takes."""
@@ -131,10 +131,10 @@ class TapeTraffic:
     @cached_property
     def names(self) -> dict[GroupKey, list[str]]:
         """The names of the variants of each group."""
-        found: dict[GroupKey, list[str]] = {}
+        names: dict[GroupKey, list[str]] = {}
         for variant in self.variants:
-            found.setdefault(variant.group.key, []).append(variant.name)
-        return found
+            names.setdefault(variant.group.key, []).append(variant.name)
+        return names
 
     @cached_property
     def similar(self) -> SimilarGroups:
@@ -145,7 +145,7 @@ class TapeTraffic:
     def pooled(self) -> dict[Hashable, tuple[int, int]]:
         """The smallest and largest value of each dimension over all variants."""
         pools = Pools([VariantFacts(variant.group, variant.all_rows) for variant in self.variants])
-        return {key: (min(found), max(found)) for key, found in pools.values.items() if found}
+        return {key: (min(sizes), max(sizes)) for key, sizes in pools.values.items() if sizes}
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
         """The calls in which an integer tensor has elements outside its span, by path. Reads all
@@ -158,10 +158,10 @@ class TapeTraffic:
                 places.setdefault(tensor.number, []).append(str(tensor))
             beyond = {
                 place
-                for given in inputs.ranges
-                for place in places.get(given.leaf, ())
+                for range_ in inputs.ranges
+                for place in places.get(range_.leaf, ())
                 if place in spans
-                and not spans[place].min <= given.min <= given.max <= spans[place].max
+                and not spans[place].min <= range_.min <= range_.max <= spans[place].max
             }
             for place in beyond:
                 seen = Seen(calls, first)
@@ -191,6 +191,6 @@ def _answers_of(group: Group) -> Iterator[tuple[str, str, str]]:
 
 
 def sum_of_seen(seen: Iterable[Seen]) -> Seen:
-    """The sum of calls, none of which is counted twice."""
-    every = list(seen)
-    return Seen(sum(one.calls for one in every), min(one.first for one in every))
+    """The sum of calls that have none in common."""
+    counts = list(seen)
+    return Seen(sum(count.calls for count in counts), min(count.first for count in counts))

@@ -15,10 +15,15 @@ from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import Allowance, bounded
 from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import Observations, SortedCall
+from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter, CallSource
-from calltape_analyzer.observing.traffic_counters import counters_of_evidence, has_raised
+from calltape_analyzer.observing.traffic_counters import (
+    TrafficCounters,
+    counters_of_evidence,
+    has_raised,
+)
 from calltape_analyzer.plain_data import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.program_source import (
     BatchFor,
@@ -29,7 +34,7 @@ from calltape_analyzer.program_source import (
     ProgramSource,
     check_batch,
     check_dim_names,
-    is_batch,
+    is_declared_batch,
 )
 from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
@@ -52,10 +57,13 @@ __all__ = [
     "VariantList",
     "calls_left_out",
     "chosen_variants",
+    "declare_batch",
+    "dimension_names",
     "find_variants",
     "named_facts",
+    "nested_dimensions",
+    "recorded_call",
     "single_graph_of",
-    "table_of",
 ]
 
 _MAX_NAMED = 8
@@ -90,7 +98,7 @@ class FoundVariant:
 
     @cached_property
     def findings(self) -> VariantFindings:
-        """The same as plain data."""
+        """The facts as plain data."""
         return findings_of(self.facts, self.address)
 
 
@@ -118,7 +126,7 @@ class Variant(ProgramSource, Shown):
         return f"<Variant {self.name}: {counted(len(self), 'call')}>"
 
     def _sketch(self) -> Sketch:
-        return table_of(self).sketch()
+        return VariantTable.of(self).sketch()
 
     def __len__(self) -> int:
         return self.facts.calls
@@ -144,11 +152,11 @@ class Variant(ProgramSource, Shown):
     def calls(self) -> list[Call]:
         """Its calls, in the order of the tape. Calls that raised are not included, unless all
         did."""
-        found: dict[bool, list[Call]] = {False: [], True: []}
+        calls_by_raised: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
             if self.facts.has(self.sorter.sorted(call.record.inputs)):
-                found[has_raised(call)].append(call)
-        return found[False] or found[True]
+                calls_by_raised[has_raised(call)].append(call)
+        return calls_by_raised[False] or calls_by_raised[True]
 
     @bounded()
     def accepts(
@@ -185,9 +193,9 @@ class Variant(ProgramSource, Shown):
     ) -> tuple[Any, ...] | dict[str, Any]:
         import torch
 
-        facts = self._declared(declared)
+        facts = declare_batch(self.facts, declared, self.sorter.signature)
         is_named = bool(names) or dim == "names"
-        named = self._dimension_names(facts, names) if is_named else {}
+        named = dimension_names(facts, names, self.sorter.signature) if is_named else {}
         is_dynamic = is_named or dim == "dynamic"  # torch has no names for ints
         unnamed = torch.export.Dim.DYNAMIC if is_dynamic else torch.export.Dim.AUTO
 
@@ -196,64 +204,7 @@ class Variant(ProgramSource, Shown):
                 return named.get(column, torch.export.Dim.AUTO)
             return named.get(column, unnamed)
 
-        return self._nested(facts, shown)
-
-    def _nested(
-        self, facts: VariantFacts, shown: Callable[[Column], Any]
-    ) -> tuple[Any, ...] | dict[str, Any]:
-        """The dynamic columns in the nesting of the arguments."""
-        from calltape_analyzer.arguments.plan import nested_shapes
-
-        # The first call of a merged variant may lack what the others have.
-        first = facts.group.first if facts.completions else facts.rows.first
-        tree = self._tape.calls.inputs_at(first)
-        return nested_shapes(tree, facts, self.sorter, self._tape.class_index, shown)
-
-    def _dimension_names(self, facts: VariantFacts, names: DimNames) -> dict[Column, str]:
-        """The names of the dynamic dimensions: of their symbols, or the given ones. A given name
-        is that of all dimensions that were always equal."""
-        name_symbols(facts)
-        layout = facts.group.layout
-        position = self._positions(facts)
-        given = names if isinstance(names, Mapping) else {}
-        known: set[Key] = {*self.sorter.signature.names, *layout.arguments, *position.values()}
-        check_dim_names(names, known)
-        found: dict[Column, str] = {}
-        for symbol in facts.symbols:
-            own: dict[Column, str | None] = {}
-            for column in symbol.columns:
-                if column.axis is not None:
-                    name = layout.path(column).argument
-                    by_axis = given.get(name, given.get(position.get(name, name), {}))
-                    own[column] = by_axis.get(column.axis)
-            shared = next(filter(None, own.values()), symbol.name)
-            found |= {column: name or shared for column, name in own.items()}
-        return found
-
-    @staticmethod
-    def _positions(facts: VariantFacts) -> dict[str, int]:
-        """The positions of the arguments that are passed by position."""
-        layout = facts.group.layout
-        return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
-
-    def _declared(self, declared: BatchFor) -> VariantFacts:
-        signature = self.sorter.signature
-        layout = self.facts.group.layout
-        # What another variant has as **kwargs is not known here.
-        known = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
-        check_batch(declared, known)
-        if not declared:
-            return self.facts
-        made = replace(self.facts, dimensions=dict(self.facts.dimensions))
-        position = self._positions(made)
-        for column, found in made.dimensions.items():
-            if column.axis != 0 or found.dynamic:
-                continue
-            name = layout.path(column).argument
-            if is_batch(position.get(name, name), declared, signature):
-                made.dimensions[column] = DimensionDecision(True, "declared")
-        find_symbols(made, Pools([]))
-        return made
+        return nested_dimensions(self, facts, shown)
 
     def _arguments(self, index: GivenArguments, device: Any, layout: MemoryLayout | None) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
@@ -265,9 +216,9 @@ class Variant(ProgramSource, Shown):
         if index is not None:
             return self._completed(index, device)
         # Of several variants, nobody knows which other sizes go together: a call is as recorded.
-        own = set(self.facts.group.rows) if self._found.is_single_graph else None
-        sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.is_single_graph else 0]
-        call = self._tape.calls.at(self.facts.rows.calls_of(sizing.row).first)
+        rows = set(self.facts.group.rows) if self._found.is_single_graph else None
+        sizing = sizings_for_tracing(self.facts, rows)[-1 if self._found.is_single_graph else 0]
+        call = recorded_call(self, sizing.row)
         sample = sample_in(self.facts, call, self.sorter, device)
         if sizing.resized:
             rules = value_rules(self.facts, self._tape.calls.at, self.sorter)
@@ -287,9 +238,9 @@ class Variant(ProgramSource, Shown):
         return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
-        from calltape_analyzer.arguments.plan import Plan, as_passed
+        from calltape_analyzer.arguments.plan import ArgumentPlan, as_passed
 
-        plan = Plan.of(self.facts, sample, self.sorter.signature)
+        plan = ArgumentPlan.of(self.facts, sample, self.sorter.signature)
         arguments = plan.build(sample, self._tape.class_index, device)
         return Inputs(*as_passed(arguments, self.facts.group.layout.positional, plan.signature))
 
@@ -303,25 +254,25 @@ class Variant(ProgramSource, Shown):
             advice="count from 0",
         )
 
-    def _completed(self, given: Any, device: Any) -> Inputs:
+    def _completed(self, arguments: Any, device: Any) -> Inputs:
         """Arguments of the caller's own, with the constants that all calls pass."""
         from calltape_analyzer.arguments.samples import LiveCall, in_variant
 
-        if not isinstance(given, tuple | Mapping):
+        if not isinstance(arguments, tuple | Mapping):
             raise UsageError(
-                f"{type(given)} stands for no arguments",
+                f"{type(arguments)} stands for no arguments",
                 advice="give a position, a tuple of arguments or a dict of them",
             )
-        args = given if isinstance(given, tuple) else ()
-        kwargs = {} if isinstance(given, tuple) else dict(given)
+        args = arguments if isinstance(arguments, tuple) else ()
+        kwargs = {} if isinstance(arguments, tuple) else dict(arguments)
         signature, layout = self.sorter.signature, self.facts.group.layout
-        known = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
+        passed = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
         filled = {place.argument for place in layout.tensors}
-        if any(name not in known and name not in filled for name in layout.arguments):
+        if any(name not in passed and name not in filled for name in layout.arguments):
             recorded = self._arguments(0, None, None)
             named = {signature.name_at(i): value for i, value in enumerate(recorded.args)}
             for name, value in (named | recorded.kwargs).items():
-                if name not in known and name not in filled:
+                if name not in passed and name not in filled:
                     kwargs[name] = value
         live = LiveCall(args, kwargs, self.sorter)
         accepted = self._accepts(live.placed)
@@ -336,9 +287,97 @@ class Variant(ProgramSource, Shown):
         return self._built(sample, device)
 
 
-def table_of(variant: Variant) -> VariantTable:
-    """What people are shown of a variant."""
-    return VariantTable.of(variant.findings, variant.facts.group.layout)
+def nested_dimensions(
+    variant: Variant, facts: VariantFacts, shown: Callable[[Column], Any]
+) -> tuple[Any, ...] | dict[str, Any]:
+    """The dynamic columns in the nesting of the arguments.
+
+    Args:
+        variant: the variant.
+        facts: its facts, or what :func:`declare_batch` made of them.
+        shown: gives what stands for a dynamic column.
+    """
+    from calltape_analyzer.arguments.plan import nested_shapes
+
+    # The first call of a merged variant may lack what the others have.
+    first = facts.group.first if facts.completions else facts.rows.first
+    tape = variant._tape
+    tree = tape.calls.inputs_at(first)
+    return nested_shapes(tree, facts, variant.sorter, tape.class_index, shown)
+
+
+def dimension_names(
+    facts: VariantFacts, names: DimNames, signature: Signature
+) -> dict[Column, str]:
+    """The names of the dynamic dimensions: of their symbols, or the given ones. A given name is
+    that of all dimensions that were always equal.
+
+    Args:
+        facts: of the variant.
+        names: the given names by argument and axis, if any.
+        signature: of the calls.
+
+    Raises:
+        UsageError: a name is given for an argument that does not exist.
+    """
+    name_symbols(facts)
+    layout = facts.group.layout
+    position = _positions(layout)
+    names_by_argument = names if isinstance(names, Mapping) else {}
+    arguments: set[Key] = {*signature.names, *layout.arguments, *position.values()}
+    check_dim_names(names, arguments)
+    name_of: dict[Column, str] = {}
+    for symbol in facts.symbols:
+        given_names: dict[Column, str | None] = {}
+        for column in symbol.columns:
+            if column.axis is not None:
+                argument = layout.path(column).argument
+                by_axis = names_by_argument.get(
+                    argument, names_by_argument.get(position.get(argument, argument), {})
+                )
+                given_names[column] = by_axis.get(column.axis)
+        shared = next(filter(None, given_names.values()), symbol.name)
+        name_of |= {column: name or shared for column, name in given_names.items()}
+    return name_of
+
+
+def _positions(layout: ArgumentLayout) -> dict[str, int]:
+    """The positions of the arguments that are passed by position."""
+    return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
+
+
+def declare_batch(facts: VariantFacts, declared: BatchFor, signature: Signature) -> VariantFacts:
+    """The facts of a variant, in which the declared first dimensions are dynamic too.
+
+    Args:
+        facts: of the variant.
+        declared: the arguments whose dimension 0 is declared dynamic.
+        signature: of the calls.
+
+    Raises:
+        UsageError: there is no such argument.
+    """
+    layout = facts.group.layout
+    # What another variant has as **kwargs is not known here.
+    arguments = {*signature.names, *layout.arguments} if not signature.variadic_keyword else None
+    check_batch(declared, arguments)
+    if not declared:
+        return facts
+    with_declared = replace(facts, dimensions=dict(facts.dimensions))
+    position = _positions(layout)
+    for column, decision in with_declared.dimensions.items():
+        if column.axis != 0 or decision.dynamic:
+            continue
+        argument = layout.path(column).argument
+        if is_declared_batch(position.get(argument, argument), declared, signature):
+            with_declared.dimensions[column] = DimensionDecision(True, "declared")
+    find_symbols(with_declared, Pools([]))
+    return with_declared
+
+
+def recorded_call(variant: Variant, row: int) -> Call:
+    """The first call of a variant that has the sizes of a row of its facts."""
+    return variant._tape.calls.at(variant.facts.rows.calls_of(row).first)
 
 
 class VariantList(list[Variant], Shown):
@@ -353,14 +392,14 @@ class VariantList(list[Variant], Shown):
 
     def _text(self) -> str:
         width = terminal_width()
-        tables = ["\n".join(table_of(one).lines(width)) for one in self[:MAX_ROWS]]
+        tables = ["\n".join(VariantTable.of(variant).lines(width)) for variant in self[:MAX_ROWS]]
         more = len(self) - len(tables)
         return "\n\n".join(
             [*tables, *([f"and {counted(more, 'more variant')}"] if more > 0 else [])]
         )
 
     def _sketch(self) -> Sketch:
-        parts = [table_of(one).sketch() for one in self[:MAX_ROWS]]
+        parts = [VariantTable.of(variant).sketch() for variant in self[:MAX_ROWS]]
         more = len(self) - len(parts)
         if more > 0:
             parts.append(Sketch(note=f"and {counted(more, 'more variant')}"))
@@ -392,23 +431,25 @@ def single_graph_of(tape: CallSource, variants: Sequence[Variant]) -> FoundVaria
     groups: dict[int, list[VariantFacts]] = {}
     for variant in variants:
         groups.setdefault(id(variant.facts.group), []).append(variant.facts)
-    by_tensors = sorted(groups.values(), key=lambda own: -len(own[0].group.layout.tensors))
+    by_tensors = sorted(
+        groups.values(), key=lambda variant_facts: -len(variant_facts[0].group.layout.tensors)
+    )
     larger, *smaller = map(undivided, by_tensors)
-    for one in smaller:
-        if not lacking(one, larger):
-            placed = sorter.sorted(tape.calls.inputs_at(one.group.first))
+    for part in smaller:
+        if not lacking(part, larger):
+            placed = sorter.sorted(tape.calls.inputs_at(part.group.first))
             raise InferenceError(
                 f"the calls are {len(variants)} variants, and no program serves all of them: in "
-                f"call {tape.calls.label_of(one.group.first)}, "
+                f"call {tape.calls.label_of(part.group.first)}, "
                 f"{difference_of(larger.group, placed)}",
                 advice="ask each of tape.variants(): "
                 + variant_names([variant.name for variant in variants], _MAX_NAMED),
             )
-    made = merged(larger, smaller, sorter, tape.calls)
-    made.name = made.public_name = " + ".join(one.name for one in variants)
-    name_symbols(made)
-    address = tape.calls.address_of(made.all_rows.first)
-    return FoundVariant(made, sorter, address, is_single_graph=True)
+    whole = merged(larger, smaller, sorter, tape.calls)
+    whole.name = whole.public_name = " + ".join(variant.name for variant in variants)
+    name_symbols(whole)
+    address = tape.calls.address_of(whole.all_rows.first)
+    return FoundVariant(whole, sorter, address, is_single_graph=True)
 
 
 def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[FoundVariant]:
@@ -419,28 +460,30 @@ def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[Fo
         sorter: of its calls, if more ints are known to vary than the tape shows.
     """
     sorter, observed = (sorter or CallSorter.of(tape)).settled(tape.calls)
-    found = named_facts(tape, observed, sorter)
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
-    add_counted_sizes(counters, found, sorter.signature, sorter.renamed)
+    variants = named_facts(observed, sorter, counters)
+    add_counted_sizes(counters, variants, sorter.signature, sorter.renamed)
     address_of = tape.calls.address_of
-    return [FoundVariant(facts, sorter, address_of(facts.all_rows.first)) for facts in found]
+    return [FoundVariant(facts, sorter, address_of(facts.all_rows.first)) for facts in variants]
 
 
-def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) -> list[VariantFacts]:
+def named_facts(
+    observed: Observations, sorter: CallSorter, counters: TrafficCounters
+) -> list[VariantFacts]:
     """The variants with their names, and no ranges but those of the calls on the tape.
 
     Args:
-        tape: gives the counters, by which some dimension may be known to be constant.
-        observed: its calls, as ``sorter`` sorted them.
+        observed: the calls of a tape, as ``sorter`` sorted them.
         sorter: has the signature of the calls.
+        counters: of the tape, by which some dimension may be known to be constant; without calls
+            that are no evidence (:func:`counters_of_evidence`).
     """
-    counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     observed = observed.with_counters(counters, sorter.signature, sorter.renamed)
-    found = variants_of(observed, constant_pools(counters, sorter.signature, sorter.renamed))
-    name_variants(found, sorter.signature)
-    for facts in found:
+    variants = variants_of(observed, constant_pools(counters, sorter.signature, sorter.renamed))
+    name_variants(variants, sorter.signature)
+    for facts in variants:
         name_symbols(facts)
-    return found
+    return variants
 
 
 _MAX_CHOICES = 12
@@ -462,16 +505,16 @@ def chosen_variants(variants: Sequence[Variant], wanted: Chosen) -> tuple[list[i
     """
     names = [variant.name for variant in variants]
     places: list[int] = []
-    given = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
-    for one in given:
-        name = one.name if isinstance(one, Variant) else one
-        at = int(name) if isinstance(name, str) and name.isdecimal() else name
+    choices = [wanted] if isinstance(wanted, str | int | Variant) else list(wanted)
+    for choice in choices:
+        name = choice.name if isinstance(choice, Variant) else choice
+        position = int(name) if isinstance(name, str) and name.isdecimal() else name
         if name in names:
             places.append(names.index(str(name)))
-        elif isinstance(at, int) and at in range(len(names)):
-            places.append(at)
+        elif isinstance(position, int) and position in range(len(names)):
+            places.append(position)
         else:
-            known = variant_names(names, _MAX_CHOICES) or "none"
-            raise UsageError(f"there is no variant {one!r}", advice=f"there are: {known}")
+            existing = variant_names(names, _MAX_CHOICES) or "none"
+            raise UsageError(f"there is no variant {choice!r}", advice=f"there are: {existing}")
     places = sorted(set(places))
     return places, [variants[place] for place in places]

@@ -18,12 +18,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calltape_recorder.keep.flight_recorder import FlightRecorder
     from calltape_recorder.keep.ledger import Stats
     from calltape_recorder.keep.novelty import Novelty
     from calltape_recorder.keep.policies import (
         Every,
         First,
-        FlightRecorder,
         Keep,
         PerSecond,
         PerStructure,
@@ -57,7 +57,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = ("keep.policies", "keep.novelty", "options", "keep.ledger", "recorder")
+_HOMES = (
+    "keep.policies",
+    "keep.flight_recorder",
+    "keep.novelty",
+    "options",
+    "keep.ledger",
+    "recorder",
+)
 """Those that import torch come last."""
 
 

@@ -8,7 +8,7 @@
 recording begins. ``"rate": null`` means every call again. A state that the file set ends when its
 key is left out. ``seal`` and ``dump`` are counters. A change of the value makes the action happen
 once; the value that the file has when recording begins is not a change. If the file is deleted,
-nothing changes. A file is refused if anybody but this user or root may write or replace it.
+nothing changes. A file is rejected if anybody but this user or root may write or replace it.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class ControlFile:
             self._warn(f"the control file {self.path} could not be applied: {error!r:.300}")
 
     def renewed(self) -> ControlFile:
-        """A new one for a fork, before its first call: the fork may have come in the middle of a
-        :meth:`poll`. The states that the file set hold in the fork, too. The earlier ``seal`` and
-        ``dump`` were for the parent."""
+        """A new one for a forked child, before its first call: the fork may have interrupted a
+        :meth:`poll`. The states that the file set hold in the child, too. Earlier ``seal`` and
+        ``dump`` requests were for the parent."""
         new = ControlFile(self.path)
         new._paused, new._rate = self._paused, self._rate
         return new
@@ -125,19 +125,19 @@ class ControlFile:
                 return None
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
-                refused = why_untrusted(self.path, os.fstat(descriptor))
-                if refused is not None:
+                distrust = why_untrusted(self.path, os.fstat(descriptor))
+                if distrust is not None:
                     # Every poll looks at it again, because its permissions may change while its
                     # text does not.
-                    self.trouble = f"rejected: {refused}"
-                    self._warn(f"the control file {self.path} is rejected: {refused}")
+                    self.trouble = f"rejected: {distrust}"
+                    self._warn(f"the control file {self.path} is rejected: {distrust}")
                     return None
                 text = file.read(MAX_CONTROL_BYTES)
             if _state_of(self.path) != seen:
-                return None  # somebody is writing it; the next poll reads it
+                return None  # it is being written; the next poll reads it
             settings = _Settings.model_validate_json(text)
         except (OSError, ValueError) as error:
-            # It is said if this is so twice in a row: the first time somebody may be writing it.
+            # It is logged the second time in a row: the first time, the file may be half-written.
             now: _FileState | None = None
             with contextlib.suppress(OSError, ValueError):
                 now = _state_of(self.path)
@@ -158,14 +158,14 @@ class ControlFile:
         return settings
 
     def _apply(self, settings: _Settings, recorder: Controlled) -> None:
-        # A state that the file set and no longer asks for is taken back. A state that it never set
-        # is left alone.
+        # A state that the file set and no longer contains is undone. A state that it never set does
+        # not change.
         paused = settings.paused
         if paused is None and self._paused:
             paused = False
         if paused is not None and paused != self._paused:
             self._do(recorder.pause if paused else recorder.resume)
-            # This comes after the action, so that a fork in between does the action again.
+            # After the action, so that a fork in between repeats the action.
             self._paused = paused
         has_rate = "rate" in settings.model_fields_set or self._rate is not None
         if has_rate and (settings.rate,) != self._rate:
@@ -180,7 +180,7 @@ class ControlFile:
             self._do(recorder.seal)
 
     def _do(self, action: Callable[..., Any], *args: Any) -> None:
-        """Runs an action. If it fails, that is said, and the other actions still run."""
+        """Runs an action. If it fails, that is logged, and the other actions still run."""
         try:
             action(*args)
         except Exception as error:
@@ -189,11 +189,11 @@ class ControlFile:
 
 
 def _state_of(path: str) -> _FileState | None:
-    """The state of a file by which a change is noticed. None if the file does not exist.
+    """The state of a file, which shows whether it has changed. None if the file does not exist.
 
     Raises:
-        OSError: the system does not tell.
-        ValueError: it is not a regular file (to open a pipe would wait), or it is too large.
+        OSError: the system does not say.
+        ValueError: it is not a regular file (opening a pipe would block), or it is too large.
     """
     try:
         status = os.stat(path)
@@ -215,7 +215,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(text.split())[:MAX_TROUBLE_CHARACTERS]
 
 
-# Whose files the recorder trusts. The umask does not count: it is a setting of the machine, not a
+# Which files the recorder trusts. The umask does not count: it is a setting of the machine, not a
 # decision about this file.
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -232,15 +232,17 @@ def why_untrusted(path: str, status: os.stat_result) -> str | None:
         return None
     real = os.path.realpath(path)
     reason = _written_by_others(status, "it")
-    # Whoever may write to a directory above the file may put another file or directory in its
-    # place, unless only owners may remove their entries (/tmp). If the path is a link, the same
-    # holds for the directories that it leads to.
-    here, there = Path(os.path.abspath(path)).parent, Path(real).parent
-    for folder in dict.fromkeys((here, *here.parents, there, *there.parents)):
+    # A user who may write to a directory above the file may replace the file, unless only owners
+    # may remove their entries (/tmp). If the path is a link, the same holds for the directories
+    # that it leads to.
+    folder_of_path, folder_of_target = Path(os.path.abspath(path)).parent, Path(real).parent
+    for folder in dict.fromkeys(
+        (folder_of_path, *folder_of_path.parents, folder_of_target, *folder_of_target.parents)
+    ):
         if reason is None:
             inside = os.stat(folder)
             if not inside.st_mode & stat.S_ISVTX or not _is_ours(inside):
-                is_its = folder in (here, there)
+                is_its = folder in (folder_of_path, folder_of_target)
                 reason = _written_by_others(inside, "its directory" if is_its else str(folder))
     return reason
 

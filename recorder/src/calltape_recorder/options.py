@@ -1,4 +1,4 @@
-"""The options of a recorder: the one table of them.
+"""The table of all options of a recorder.
 
 The keywords of :func:`~calltape_recorder.record`, the settings of ``calltape-record`` and
 ``CALLTAPE``, their help, and the policy of the manifest are made from it.
@@ -37,11 +37,11 @@ from calltape_recorder.bounds import (
     OLDEST_SHARE,
     OWNER_ONLY,
 )
+from calltape_recorder.keep.flight_recorder import FlightRecorder
 from calltape_recorder.keep.novelty import Novelty
 from calltape_recorder.keep.policies import (
     Every,
     First,
-    FlightRecorder,
     Keep,
     PerSecond,
     PerStructure,
@@ -56,11 +56,11 @@ class _Spelling(NamedTuple):
     """How people write the values of an option.
 
     Attributes:
-        advice: what to pass in code, for somebody who passed something else.
-        text: what to write, for the help; empty if the option is for code only.
-        read: reads what is of these types in settings. It raises ValueError for text that is none,
-            or TapeError if it can say more.
-        types: the types. What else comes from JSON is a value as in code.
+        advice: what to pass in code, for the error about another value.
+        text: what to write in settings, for the help; empty if the option exists only in code.
+        read: reads a value of ``types`` in settings. It raises ValueError, or TapeError if it can
+            say more.
+        types: the types that need reading. Other values from JSON are as in code.
     """
 
     advice: str
@@ -200,7 +200,7 @@ _TEXT = "text"
 
 
 class Options(BaseModel):
-    """The options of a recorder. Sizes are in bytes, times in seconds; None means no bound."""
+    """The options of a recorder. Sizes are in bytes, times in seconds; None means no limit."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid",
@@ -415,7 +415,7 @@ class Options(BaseModel):
         return self.max_segment_bytes is not None or self.max_segment_seconds is not None
 
     def policy(self) -> Policy:
-        """The options as the manifest notes them."""
+        """The options in the form of the manifest."""
         shared = Policy.model_fields.keys() & type(self).model_fields.keys()
         flight, patterns = self.flight_recorder, self.patterns
         keep = None if isinstance(self.keep, Every) else str(self.keep)

@@ -1,6 +1,6 @@
-"""What users call: :class:`Recorder` and :func:`record`.
+"""The public API: :class:`Recorder` and :func:`record`.
 
-A module and options come in, and a tape of its calls goes out.
+Takes a module and options, and writes a tape of its calls.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
+from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.listener import Attachment
 from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.host.target import (
-    blind_spots,
     check_target,
     describe_target,
     original_of,
@@ -33,7 +33,7 @@ from calltape_recorder.host.target import (
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Keywords, absolute_path, check_options
-from calltape_recorder.pipeline import Pipeline
+from calltape_recorder.recording import Recording
 from calltape_recorder.threads import RLock, value_of
 from calltape_recorder.write.disk_file import free_path
 from calltape_recorder.write.notices import say, say_deferred
@@ -48,8 +48,8 @@ _NO_NAME = re.compile(r"[^\w.-]+")
 
 
 class _Settings:
-    """What the user, or a control file, has set. It holds in a forked child as well, from its first
-    call.
+    """What the user or a control file has set. It also applies in a forked child, from its first
+    call on.
 
     Attributes:
         paused: whether calls are only counted.
@@ -101,8 +101,8 @@ class Recorder:
         self._control = None if chosen.control is None else ControlFile(chosen.control)
         self._settings = _Settings()
         self.path = _file_in(absolute_path(path), "tape")
-        pipeline = self._pipeline_at(self.path, chosen.overwrite)
-        self._handler = CallHandler(pipeline, self._renew, outputs=chosen.outputs)
+        recording = self._recording_at(self.path, chosen.overwrite)
+        self._handler = CallHandler(recording, self._renew, outputs=chosen.outputs)
         lifecycle.register(self)
 
     def attach(self, module: Any, *, running: bool = False) -> Self:
@@ -119,11 +119,11 @@ class Recorder:
         """
         via, method = self._options.via, self._options.method
         with self._lock:
-            pipeline = self._handler.pipeline
-            if pipeline is None and self._state == "forked":
-                pipeline = self._pipeline_of_child()
-                self._enter(pipeline)
-            if self._state == "closed" or pipeline is None or not self._handler.active:
+            recording = self._handler.recording
+            if recording is None and self._state == "forked":
+                recording = self._recording_of_child()
+                self._enter(recording)
+            if self._state == "closed" or recording is None or not self._handler.active:
                 raise TapeError(
                     "closed", "the recorder is closed", path=self.path,
                     advice="make a new Recorder with another path",
@@ -134,13 +134,13 @@ class Recorder:
                     advice="use a second Recorder for the second module, or detach() first",
                 )  # fmt: skip
             check_target(module, method, via, self.path)
-            target = describe_target(module, method, via, omits_values=pipeline.omits_values)
+            target = describe_target(module, method, via, omits_values=recording.omits_values)
             observed = Observed(since_ns=now_ns(), reason=FOUND) if running else None
-            self._begin(pipeline, target, observed)
+            self._begin(recording, target, observed)
             self._names.set_root(module)
-            self._attachment = self._put_on(module)
+            self._attachment = self._attachment_to(module)
             for warning in blind_spots(module, via):
-                pipeline.notices.warn(warning)
+                recording.notices.warn(warning)
             if self._forks is None:
                 self._forks = lifecycle.fork_count()
             self._state = "recording"
@@ -154,7 +154,7 @@ class Recorder:
                 attachment.hand_over_ended(None)
                 self._check_attachment()
                 self._copies += value_of(attachment.copies)
-                self._attachment = None  # before it is taken off: nobody else did that
+                self._attachment = None  # first, because this is no trouble
                 attachment.detach()
             if self._state == "recording":
                 self._state = "open"
@@ -162,13 +162,13 @@ class Recorder:
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until every call that has ended is in the file. Returns False if that takes longer
         than ``timeout`` seconds. Does not wait for calls that a flight recorder holds."""
-        pipeline = self._handler.pipeline
-        if pipeline is None:
+        recording = self._handler.recording
+        if recording is None:
             return False
         self._hand_over_ended()
-        done = pipeline.writer.flush(timeout)
+        is_done = recording.writer.flush(timeout)
         say_deferred()
-        return done
+        return is_done
 
     def close(self) -> None:
         """Detaches, writes what is queued, and seals the tape. It can be called more than once."""
@@ -176,16 +176,16 @@ class Recorder:
 
     def stats(self) -> Stats:
         """The counts of this process at this moment."""
-        pipeline = self._handler.pipeline
-        if pipeline is None:
-            found = Stats(0, 0, paused=self._settings.paused, state="forked")
+        recording = self._handler.recording
+        if recording is None:
+            stats = Stats(0, 0, paused=self._settings.paused, state="forked")
         else:
-            found = pipeline.stats(self._state)
+            stats = recording.stats(self._state)
         attachment = self._attachment
         copies = self._copies + (0 if attachment is None else value_of(attachment.copies))
         control = None if self._control is None else self._control.trouble
         say_deferred()
-        return replace(found, control=control, copies=copies)
+        return replace(stats, control=control, copies=copies)
 
     def pause(self) -> None:
         """Only counts calls from now on."""
@@ -198,8 +198,8 @@ class Recorder:
     def _pause(self, paused: bool) -> None:
         with self._settings.lock:
             self._settings.paused = paused
-            if self._handler.pipeline is not None:
-                self._handler.pipeline.ledger.pause(paused)
+            if self._handler.recording is not None:
+                self._handler.recording.ledger.pause(paused)
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would otherwise be kept. None removes the limit.
@@ -211,17 +211,17 @@ class Recorder:
             Rate(fraction)  # checks it
         with self._settings.lock:
             self._settings.rate = fraction
-            if self._handler.pipeline is not None:
-                self._handler.pipeline.set_rate(fraction)
+            if self._handler.recording is not None:
+                self._handler.recording.set_rate(fraction)
 
     def seal(self, timeout: float | None = None) -> bool:
         """Completes the current file with its end, and continues in the next one. Returns False if
         that takes longer than ``timeout`` seconds, or if no file has been started."""
-        pipeline = self._handler.pipeline
-        if pipeline is None or not pipeline.begun:
+        recording = self._handler.recording
+        if recording is None or not recording.begun:
             return False
         self._hand_over_ended()
-        return pipeline.writer.ask(pipeline.segments.roll, timeout)
+        return recording.writer.ask(recording.segments.roll, timeout)
 
     def dump(self, reason: str) -> int:
         """Writes the calls that the flight recorder holds. The end of the file says when and why.
@@ -232,10 +232,10 @@ class Recorder:
         Returns:
             How many calls were handed to the writer; 0 without a flight recorder.
         """
-        pipeline = self._handler.pipeline
-        if pipeline is None or pipeline.flight_calls is None:
+        recording = self._handler.recording
+        if recording is None or recording.flight_calls is None:
             return 0
-        return pipeline.flight_calls.dump(str(reason))
+        return recording.flight_calls.dump(str(reason))
 
     def dying(self, error: BaseException) -> None:
         """Dumps the calls that the flight recorder holds, because an exception ends the process."""
@@ -244,17 +244,17 @@ class Recorder:
     def abandon(self) -> None:
         """Lets go of all files in a forked child, because they belong to the parent. It takes no
         lock, because another thread of the parent may have held that lock at the fork."""
-        pipeline = self._handler.pipeline
-        self._handler.set_pipeline(None)
+        recording = self._handler.recording
+        self._handler.set_recording(None)
         self._lock = RLock()
         self._settings = _Settings(self._settings.paused, self._settings.rate)
-        if pipeline is not None:
-            pipeline.abandon()
+        if recording is not None:
+            recording.abandon()
         if self._state != "closed":
             self._state = "forked"
 
-    def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
-        return Pipeline(
+    def _recording_at(self, path: str, overwrite: bool) -> Recording:
+        return Recording(
             self._options,
             path,
             overwrite,
@@ -264,41 +264,41 @@ class Recorder:
             self._settings,
         )
 
-    def _renew(self) -> Pipeline | None:
+    def _renew(self) -> Recording | None:
         """Makes a tape for a forked child, at its first call. None if it cannot be made."""
         trouble = None
         with self._lock:
-            if self._handler.pipeline is None and self._state == "forked":
+            if self._handler.recording is None and self._state == "forked":
                 try:
-                    pipeline = self._pipeline_of_child()
-                    self._begin(pipeline, self._target)
-                    self._enter(pipeline)
+                    recording = self._recording_of_child()
+                    self._begin(recording, self._target)
+                    self._enter(recording)
                     self._state = "recording"
                 except Exception as error:
                     self._handler.close()
                     trouble = error
-            made = self._handler.pipeline
-        if trouble is not None:  # said without the lock, in which other threads' first calls wait
+            current = self._handler.recording
+        if trouble is not None:  # logged without the lock, for which first calls of threads wait
             say(logging.WARNING, f"nothing is recorded in a forked process: {trouble}")
-        return made
+        return current
 
-    def _enter(self, pipeline: Pipeline) -> None:
-        """Sends calls to this pipeline from now on, with the pause and the rate that hold."""
+    def _enter(self, recording: Recording) -> None:
+        """Sends calls to this recording from now on, with the pause and the rate that hold."""
         with self._settings.lock:
-            pipeline.ledger.pause(self._settings.paused)
-            pipeline.set_rate(self._settings.rate)
-            self._handler.set_pipeline(pipeline)
+            recording.ledger.pause(self._settings.paused)
+            recording.set_rate(self._settings.rate)
+            self._handler.set_recording(recording)
 
-    def _pipeline_of_child(self) -> Pipeline:
+    def _recording_of_child(self) -> Recording:
         # If a file of that name exists, an earlier process had the same number, and it stays.
         path = free_path(f"{self.path.removesuffix('.tape')}-p{os.getpid()}")
-        pipeline = self._pipeline_at(path, overwrite=False)
-        self.path = pipeline.segments.first_path
+        recording = self._recording_at(path, overwrite=False)
+        self.path = recording.segments.first_path
         if self._control is not None:
             self._control = self._control.renewed()
-        return pipeline
+        return recording
 
-    def _put_on(self, module: Any) -> Attachment:
+    def _attachment_to(self, module: Any) -> Attachment:
         if self._options.via == "method":
             return ReplacedMethod(module, self._options.method, self._handler)
         try:
@@ -309,17 +309,17 @@ class Recorder:
             raise TapeError("usage", reason, path=self.path, advice=advice) from None
 
     def _check_attachment(self) -> None:
-        """Warns if somebody took off what sees the calls."""
-        attachment, pipeline = self._attachment, self._handler.pipeline
-        if attachment is None or pipeline is None:
+        """Warns if the hooks or the replaced method were removed."""
+        attachment, recording = self._attachment, self._handler.recording
+        if attachment is None or recording is None:
             return
         trouble = attachment.trouble()
         # This thread may be the writer's, and another one may just have detached.
         if trouble is not None and self._attachment is attachment:
-            pipeline.notices.warn(trouble)
+            recording.notices.warn(trouble)
 
     def _hand_over_ended(self, error: BaseException | None = None) -> None:
-        """Hands over calls that ended unnoticed, as far as this thread can know."""
+        """Hands over calls whose end was not seen, as far as this thread can know."""
         attachment = self._attachment
         if attachment is not None:
             attachment.hand_over_ended(error)
@@ -331,23 +331,23 @@ class Recorder:
         if self._control is not None:
             self._control.poll(self)
         self._check_attachment()
-        pipeline = self._handler.pipeline
-        if pipeline is not None and pipeline.ledger.seen and not self.stats().queued:
-            self._say_if_empty(pipeline)
+        recording = self._handler.recording
+        if recording is not None and recording.ledger.seen and not self.stats().queued:
+            self._say_if_empty(recording)
 
     def discard(self) -> None:
         """Closes, and removes the tape if no call was seen. :func:`record` calls this if it
         fails."""
         self.close()
-        pipeline = self._handler.pipeline
-        if pipeline is not None and not pipeline.ledger.seen:
-            pipeline.segments.remove()
+        recording = self._handler.recording
+        if recording is not None and not recording.ledger.seen:
+            recording.segments.remove()
 
     def _begin(
-        self, pipeline: Pipeline, target: Target | None, observed: Observed | None = None
+        self, recording: Recording, target: Target | None, observed: Observed | None = None
     ) -> None:
         """Writes the manifest and starts the writer, once."""
-        if pipeline.begun:
+        if recording.begun:
             if target is not None and target != self._target:
                 raise TapeError(
                     "usage", "a tape holds the calls of one class", path=self.path,
@@ -356,12 +356,12 @@ class Recorder:
             return
         self._each_second()  # the control file may ask for a pause from the first call on
         try:
-            pipeline.begin(target, observed)
+            recording.begin(target, observed)
         except OSError as error:
             raise TapeError("io", error.strerror or str(error), path=self.path) from None
         self._target = target
         lifecycle.watch(self)
-        if pipeline.flight_calls is not None:
+        if recording.flight_calls is not None:
             lifecycle.watch_exceptions()
 
     def _close(self, error: BaseException | None) -> None:
@@ -381,20 +381,20 @@ class Recorder:
         self._hand_over_ended(error)
         self.detach()
         self._handler.close()
-        pipeline = self._handler.pipeline
-        if pipeline is None:
+        recording = self._handler.recording
+        if recording is None:
             return
         try:
-            self._begin(pipeline, None)
+            self._begin(recording, None)
             if error is not None:
                 self.dying(error)
         except Exception as trouble:
-            pipeline.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
-        pipeline.close()
+            recording.notices.complain(f"the tape {self.path} cannot be sealed", trouble)
+        recording.close()
         say_deferred()
-        self._say_if_empty(pipeline)
+        self._say_if_empty(recording)
 
-    def _say_if_empty(self, pipeline: Pipeline) -> None:
+    def _say_if_empty(self, recording: Recording) -> None:
         """Warns if no call is on the tape although some should be."""
         stats = self.stats()
         if stats.target is None or self._forks is None:
@@ -403,9 +403,9 @@ class Recorder:
             return  # the calls may be on the tapes of other processes
         says = why_empty(stats.target, self._options.via, stats.seen, stats.kept, stats.dropped)
         # What else loses calls was said when it happened.
-        if says is not None and (not stats.seen or pipeline.notices.last_error is None):
+        if says is not None and (not stats.seen or recording.notices.last_error is None):
             copies = f". The application made {stats.copies} copies of it" if stats.copies else ""
-            pipeline.notices.warn(says + copies)
+            recording.notices.warn(says + copies)
 
     def _note_classes(self, structure: Structure) -> None:
         if len(self.classes) < MAX_CLASSES:
@@ -468,8 +468,9 @@ def record(
 
 
 def _file_in(path: str, name: str) -> str:
-    """The first file: the path itself, or a new file in it if it is a directory. The name of a
-    class that was made by code may be any text: a path, or one that hides the file."""
+    """The path of the first file: the path itself, or a new file in it if it is a directory. The
+    name of a class that code created may be any text, such as a path or the name of a hidden
+    file."""
     if path.endswith(("/", os.sep)) or os.path.isdir(path):
         name = _NO_NAME.sub("_", name)[:100].lstrip(".-") or "model"
         return free_path(os.path.join(path, f"{name}-{os.getpid()}"))

@@ -7,7 +7,7 @@ It needs OpenTelemetry: ``pip install './recorder[otel]'`` in a clone.
 ``calltape.calls.written``  counter        calls that were written whole to a file
 ``calltape.calls.kept``     UpDownCounter  calls that are on the tape now: fewer when a file
                                            is deleted
-``calltape.calls.dropped``  counter        calls that are not, by ``reason``
+``calltape.calls.dropped``  counter        calls that are not on the tape, by ``reason``
 ``calltape.queue.bytes``    gauge          memory of calls that are not written yet
 ``calltape.tape.bytes``     counter        bytes written to the tape
 ``calltape.tape.size``      gauge          bytes that its files have on the disk now
@@ -16,7 +16,7 @@ It needs OpenTelemetry: ``pip install './recorder[otel]'`` in a clone.
                                            recorder's own)
 ==========================  =============  ============================================
 
-Counters only grow, so that a backend can take rates of them; what may fall is a gauge, or an
+Counters only grow, so that a backend can compute rates. A value that may fall is a gauge, or an
 UpDownCounter if the values of several processes add up.
 
 All metrics have the attribute ``calltape.tape``, the name of the tape's file.
@@ -93,8 +93,8 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
     observing = Observing(recorder)
     reported = metrics.get_meter("calltape") if meter is None else meter
     first: list[Observing] = []
-    # One step, so no other thread makes the instruments too: OpenTelemetry warns if two have one
-    # name, and cannot remove any.
+    # One step, so that no other thread creates the instruments too: OpenTelemetry warns if two have
+    # the same name, and cannot remove any.
     observed = _of_meter.setdefault(reported, first)
     observed.append(observing)
     if observed is first:

@@ -1,5 +1,4 @@
-"""Threads, locks and waits of the operating system, also where the application has replaced
-Python's.
+"""Threads, locks and waits of the operating system, even if the application has replaced Python's.
 
 gevent and eventlet can put greenlets in the place of threads ("monkey patching"). All greenlets run
 in one thread: a writer that was one would stop the application while it waits for a disk, and would
@@ -70,18 +69,18 @@ class Event:
         self._is_set = False
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it is set, at most so many seconds. The whole thread stops."""
+        """Waits until it is set, but no longer than this. The whole thread stops."""
         if self._is_set or seconds <= 0:
             return self._is_set
-        mine = _allocate_lock()
-        mine.acquire()
-        self._waiting.append(mine)
+        lock = _allocate_lock()
+        lock.acquire()
+        self._waiting.append(lock)
         # It may have been set before the lock was in the list.
         try:
-            return self._is_set or mine.acquire(True, seconds) or self._is_set
+            return self._is_set or lock.acquire(True, seconds) or self._is_set
         finally:
             with contextlib.suppress(ValueError):  # it was released
-                self._waiting.remove(mine)
+                self._waiting.remove(lock)
 
 
 def start_thread(run: Callable[[], None], name: str) -> None:
@@ -94,23 +93,23 @@ def start_thread(run: Callable[[], None], name: str) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
     else:  # a Thread would be a greenlet
 
-        def run_apart() -> None:
-            _apart.add(get_ident())
+        def run_beside_greenlets() -> None:
+            _beside_greenlets.add(get_ident())
             try:
                 run()
             finally:
-                _apart.discard(get_ident())
+                _beside_greenlets.discard(get_ident())
 
-        _start(run_apart, ())
-
-
-def is_apart() -> bool:
-    """Whether this thread is the recorder's, beside one of greenlets: it must not take their locks,
-    such as those of logging."""
-    return get_ident() in _apart
+        _start(run_beside_greenlets, ())
 
 
-_apart: set[int] = set()
+def is_beside_greenlets() -> bool:
+    """Whether this is a thread of the recorder, and another thread runs greenlets. It must not take
+    their locks, such as those of logging."""
+    return get_ident() in _beside_greenlets
+
+
+_beside_greenlets: set[int] = set()
 
 
 def wait_for(event: Event, seconds: float) -> bool:
@@ -133,10 +132,9 @@ def wait_for(event: Event, seconds: float) -> bool:
 
 
 # A signal handler of the application may flush or close a recorder. The call that it interrupted
-# may hold a lock of the recorder, and goes on only when the handler has returned. The handler waits
-# for the writer's thread, and the writer waits for the lock: all three would wait for ever. So
-# whoever waits for the writer releases the locks that its own thread holds, and takes them again
-# afterwards.
+# may hold a lock of the recorder, and continues only when the handler has returned. The handler
+# waits for the writer's thread, and the writer waits for the lock: a deadlock. So a thread that
+# waits for the writer releases the locks that it holds, and takes them again afterwards.
 
 
 class HasLock(Protocol):
@@ -151,7 +149,7 @@ class HasLock(Protocol):
 
 
 @contextlib.contextmanager
-def lent(owners: Sequence[HasLock]) -> Iterator[None]:
+def locks_released(owners: Sequence[HasLock]) -> Iterator[None]:
     """Releases the locks of these owners that this thread holds, until the block ends."""
     # threading.Condition uses the same methods of a lock. They tell whether this thread holds it,
     # release it completely, however often it was taken, and take it again as often.
@@ -166,11 +164,11 @@ def lent(owners: Sequence[HasLock]) -> Iterator[None]:
 
 # Ctrl-C, a signal handler or another thread may raise at any step, also while the recorder runs
 # in a call of the application. Such an exception is meant for the application and must reach it.
-# But the code of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the
-# recorder looked at it. Without a recorder nobody had run that code, so the application must not
-# see it. A signal handler that bounds the time of a request may raise an ``Exception``. Its frame
-# tells it from a fault of the recorder; one that another thread sends has no frame, and cannot be
-# told.
+# But code of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the
+# recorder looked at the argument. Without a recorder, that code would not have run, so the
+# application must not see the exception. A signal handler that limits the time of a request may
+# raise an ``Exception``. Its frame distinguishes it from a fault of the recorder. An exception that
+# another thread sends has no frame, so it is taken for a fault.
 
 _RAISE = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
@@ -213,7 +211,7 @@ def _is_sent_for(frame: FrameType) -> bool:
     )
 
 
-# Counters that every call raises, in any thread, without a lock.
+# Counters that every call increments, in any thread, without a lock.
 
 Count = Iterator[int]
 """A counter. ``next`` of it is one step under the interpreter lock, so it needs no other lock.
@@ -225,5 +223,5 @@ def new_count(start: int = 0) -> Count:
 
 
 def value_of(counter: Count) -> int:
-    """How far a counter has counted. ``next`` would count."""
+    """The value of a counter. ``next`` would increase it."""
     return sys.maxsize - length_hint(counter)

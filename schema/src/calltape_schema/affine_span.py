@@ -1,10 +1,10 @@
 """The affine span of sizes: which calls add evidence to the calls before them.
 
-What an analysis learns from sizes are relations that always hold: a size is constant, two are
-equal, one is a sum or a multiple of others. All of these are affine, so they hold for every point
-in the affine span of the points for which they hold (docs/decisions/novelty.md). A call whose sizes
-are in the span of others cannot refute what these say. The recorder's ``novelty()`` and ``calltape
-filter --novel`` ask the same class.
+An analysis learns relations between sizes that always hold: a size is constant, two are equal, one
+is a sum or a multiple of others. All of these are affine, so they hold for every point in the
+affine span of the points for which they hold (docs/decisions/novelty.md). A call whose sizes are in
+the span of other calls cannot refute the relations of these. The recorder's ``novelty()`` and
+``calltape filter --novel`` ask the same class.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class AffineSpan:
     determinant of sizes is a multiple of 2^61 - 1.
 
     Args:
-        most: once it has this many numbers, the span stays as it is. None: it has no
-            bound. One point takes a step for each number of the span.
+        most: once it has this many numbers, the span does not change any more. None means no bound.
+            Adding a point takes a step for each number of the span.
     """
 
     __slots__ = ("_basis", "_most")
@@ -38,8 +38,8 @@ class AffineSpan:
         return span
 
     def add(self, values: Sequence[int]) -> bool:
-        """Adds a point. Returns whether it was outside of the span; False if the span stays as it
-        is from now on."""
+        """Adds a point. Returns whether it was outside of the span; False if the span does not
+        change any more."""
         point = [1, *values]
         if self._most is not None and len(self._basis) * len(point) >= self._most:
             return False

@@ -130,16 +130,16 @@ def interleaved(parts: Sequence[Any], strips: int) -> bytearray:
     size = sum(map(len, parts))
     whole, width, begin = bytearray(size), size // max(strips, 1), 0
     for part in parts:
-        own = len(part) // max(strips, 1)
-        # So few steps as possible: a strip may be of one byte, and there may be millions.
-        if strips <= own:
+        strip_bytes = len(part) // max(strips, 1)
+        # As few steps as possible: strips may have one byte each, and there may be millions.
+        if strips <= strip_bytes:
             for strip in range(strips):
                 at = strip * width + begin
-                whole[at : at + own] = part[strip * own : (strip + 1) * own]
+                whole[at : at + strip_bytes] = part[strip * strip_bytes : (strip + 1) * strip_bytes]
         else:
-            for at in range(own):
-                whole[begin + at :: width] = part[at::own]
-        begin += own
+            for at in range(strip_bytes):
+                whole[begin + at :: width] = part[at::strip_bytes]
+        begin += strip_bytes
     return whole
 
 
@@ -208,7 +208,7 @@ def _parse_json(text: bytes) -> Any:
         raise TapeError("limit", f"a header has more than {most(MAX_HEADER_BRACKETS)} brackets")
     if text[:1] != b"{":
         raise TapeError("invalid", "the safetensors header does not start with a brace")
-    # Python makes no int of thousands of digits, which are JSON. Short headers have none.
+    # Python rejects an int of thousands of digits, which JSON allows. Short headers have none.
     parse_int = _int_of if len(text) > _MAX_DIGITS else None
     try:
         return json.loads(
@@ -219,16 +219,16 @@ def _parse_json(text: bytes) -> Any:
         raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
 
 
-_MAX_DIGITS = 640  # the fewest that an interpreter may be told to stop at
+_MAX_DIGITS = 640  # the lowest limit that an interpreter accepts for ints
 
 
 def _int_of(text: str) -> int | float:
-    """An int of JSON; of one that no field takes something that no field takes either."""
+    """An int of JSON. One that is too large for any field becomes NaN, which no field allows."""
     return int(text) if len(text) <= 20 else math.nan
 
 
 def _no_constant(name: str) -> None:
-    """Refuses ``NaN`` and ``Infinity``, which Python takes and JSON does not have."""
+    """Rejects ``NaN`` and ``Infinity``, which Python accepts but JSON does not have."""
     raise ValueError(f"{name} is not valid JSON")
 
 
@@ -266,7 +266,7 @@ def _entry(name: str, facts: Any) -> Entry:
 
 
 def _check_nesting(value: Any, above: int) -> None:
-    """Raises if a value that this reader skips is nested too deep: another parser recurses."""
+    """Raises if a value that this reader skips is nested too deep for parsers that recurse."""
     level = [value]
     for _ in range(above, MAX_HEADER_NESTING + 1):
         below = [

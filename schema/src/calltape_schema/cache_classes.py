@@ -1,9 +1,9 @@
 """The cache classes that calltape knows, and what their attributes mean.
 
-A new cache class is taught here, and in no other file: add its name, and those of its attributes
+To support a new cache class, change only this file: add its name, and the names of its attributes
 that count something. The recorder reads the names, and describes a cache by its attributes. The
-rules of the analyzer (``calltape_analyzer/pytree/caches.py``) read all of it. Nothing is imported
-for a name that stands here.
+rules of the analyzer (``calltape_analyzer/pytree/caches.py``) use all of it. No name here causes an
+import.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CACHE_ENDING = "Cache"
 """A class is a cache if its name, or that of a base class, ends like this."""
 
 LAYER_ENDING = "Layer"
-"""A class of which only the name is known may be a layer of a cache if the name ends like this."""
+"""If only the name of a class is known, it may be a layer of a cache if the name ends like this."""
 
 CACHES: dict[str, str] = {"Cache": "transformers.cache_utils"}
 """Base classes of caches: class name to module. Their subclasses are caches too. The analyzer
@@ -29,8 +29,8 @@ LAYERS: dict[str, str] = {
 """Base classes of a cache's layers: class name to module."""
 
 LIBRARIES: frozenset[str] = frozenset({"transformers"})
-"""Libraries that have many more classes of layers. Any object of one that is no dataclass counts as
-a part of a cache."""
+"""Libraries with many more classes of layers. Any object of theirs that is not a dataclass counts
+as a part of a cache."""
 
 LAYERS_ATTRIBUTE = "layers"
 """The attribute of a cache that lists its layers. A cache without layers is empty."""
@@ -43,18 +43,20 @@ COUNTERS: dict[str, tuple[str, int]] = {
     "batch_size": ("keys", 0),
     "max_batch_size": ("keys", 0),
 }
-"""Ints that are the size of a tensor of the same object: the tensor's attribute, and the axis. A
-layer whose window is full has counted more tokens than it keeps; then the int is not that size."""
+"""Ints that are the size of a tensor of the same object: the tensor's attribute, and the axis. If
+the window of a layer is full, it has counted more tokens than it keeps, and the int is not that
+size."""
 
 WINDOW_ATTRIBUTE = "sliding_window"
-"""The attribute of a cache layer that has the length of its sliding window."""
+"""The attribute of a cache layer with the length of its sliding window."""
 
 DERIVED: dict[str, str] = {"_sliding_window_tensor": WINDOW_ATTRIBUTE}
-"""Private tensors that follow from a plain attribute of the same object, with that attribute."""
+"""Private tensors that are derived from another attribute of the same object, with that
+attribute."""
 
 ARGUMENT_WORDS: tuple[str, ...] = ("past", "cache")
-"""An argument whose name contains one of these is what a model keeps between calls, whatever its
-class is."""
+"""An argument whose name contains one of these is state that a model keeps between calls, whatever
+its class."""
 
 
 def is_cache(cls: type) -> bool:

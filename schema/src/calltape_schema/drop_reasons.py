@@ -1,4 +1,4 @@
-"""Why calls that were seen are not on a tape."""
+"""Why a call was dropped: the reasons why calls that were seen are not on a tape."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from calltape_schema.errors import printable
 
 
 class DropReason(str, Enum):
-    """A reason, by its text on a tape."""
+    """A reason. Its value is the text on a tape."""
 
-    # A recorder counts these.
+    # Recorders count these.
     POLICY = "policy"
     PAUSED = "paused"
     MAX_CALLS = "max_calls"
@@ -31,7 +31,7 @@ class DropReason(str, Enum):
     INTERRUPTED = "interrupted"
     UNFINISHED = "unfinished"
 
-    # And these who makes a tape of others.
+    # Tools that make a tape from other tapes count these.
     NOT_EXTRACTED = "not extracted"
     DAMAGED = "damaged"
     LATER = "needs a later version"
@@ -48,21 +48,20 @@ class DropReason(str, Enum):
 
 
 Reason: TypeAlias = "DropReason | str"
-"""A text is a reason of another writer, which this version does not know: such calls are lost."""
+"""A text is a reason that this version does not know, of another writer: such calls are lost."""
 
 UNWANTED = frozenset({
     DropReason.POLICY, DropReason.PAUSED, DropReason.MAX_CALLS, DropReason.MAX_SECONDS,
     DropReason.MAX_SHARE, DropReason.FLIGHT_RECORDER, DropReason.TRACING, DropReason.DELETED,
     DropReason.EXPIRED, DropReason.NOT_EXTRACTED,
 })  # fmt: skip
-"""Calls that were not to be on the tape. A call with any other reason should be there, and is lost.
-"""
+"""Reasons of calls that were left out on purpose. A call with any other reason is lost."""
 
 UNKNOWN = frozenset({
     DropReason.NOT_SEALED, DropReason.WAS_NOT_SEALED, DropReason.ELSEWHERE, DropReason.NOT_GIVEN,
     DropReason.CONTRADICTED,
 })  # fmt: skip
-"""Calls whose fate is unknown."""
+"""Reasons that say only that it is unknown what became of the calls."""
 
 R = TypeVar("R", bound=str)
 _MOST_SHOWN = 100
@@ -70,21 +69,21 @@ _known = {reason.value: reason for reason in DropReason}
 
 
 def known_reasons(dropped: Mapping[str, int]) -> dict[Reason, int]:
-    """The reasons that stand on a tape."""
+    """The counts of a tape, with the reasons that this version knows as :class:`DropReason`."""
     return {_known.get(reason, reason): calls for reason, calls in dropped.items()}
 
 
 def unwanted_of(dropped: Mapping[R, int]) -> dict[R, int]:
-    """The dropped calls that were not to be kept."""
+    """The dropped calls that were left out on purpose."""
     return {reason: calls for reason, calls in dropped.items() if reason in UNWANTED}
 
 
 def lost_of(dropped: Mapping[R, int]) -> dict[R, int]:
-    """The dropped calls that should be on the tape, or may have been."""
+    """The dropped calls that should, or might, be on the tape."""
     return {reason: calls for reason, calls in dropped.items() if reason not in UNWANTED}
 
 
 def reason_text(reason: Reason) -> str:
-    """A reason in a line for people. One that is not known may be any text of a tape."""
+    """A reason as one short line for people. An unknown reason may be any text."""
     shown = reason if len(reason) <= _MOST_SHOWN else f"{reason[:_MOST_SHOWN]}..."
     return printable(shown)

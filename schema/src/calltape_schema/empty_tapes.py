@@ -1,4 +1,5 @@
-"""Says why nothing is on a tape, and what to do: the recorder at the end, ``info`` later."""
+"""Explains why a tape has no calls, and what to do. The recorder says it at its end, ``info``
+later."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The end of a sealed tape: what became of all calls, where their groups are, and the table of
-counted inputs; and the counts that a recorder writes before there is an end.
+counted inputs. And the interim counts that a recorder writes while there is no end.
 
 The content is a msgpack array ``[crc32, payload, locator]``: an envelope, and the place of the end
 itself, so that a reader that begins at the end of the file finds its beginning.
@@ -95,7 +95,8 @@ FileNumbers: TypeAlias = Runs
 
 
 def joined_runs(runs: Iterable[tuple[int, int]]) -> FileNumbers:
-    """Runs in any order, which may overlap, as they stand on a tape; of too many the last ones."""
+    """Runs in any order, which may overlap, in the form of a tape. If there are too many, the last
+    ones."""
     return tuple(merged_runs(runs)[-MAX_DELETED_RUNS:])
 
 
@@ -127,15 +128,15 @@ class IndexEntry(NamedTuple):
 
     @property
     def named(self) -> str:
-        """Its calls, for people."""
+        """Its calls, in words."""
         if self.calls == self.high - self.low + 1:
             return f"call {self.low}" if self.calls == 1 else f"calls {self.low} to {self.high}"
         return f"{self.calls} of the calls {self.low} to {self.high}"
 
 
 class Index:
-    """Where the groups of a tape are, in file order. It holds columns: a tape may have a million
-    groups.
+    """The places of the groups of a tape, in file order. It consists of columns, because a tape may
+    have a million groups.
 
     Args:
         data: of the index, inflated.
@@ -176,7 +177,7 @@ class Index:
 
 class End(Record):
     """The last member of a sealed tape. Its fields are those of FORMAT.md §8; :meth:`groups` and
-    :meth:`table` decode its sections. None stands for False, and for what is not known."""
+    :meth:`table` decode its sections. None means False, or unknown."""
 
     tape: TapeId
     manifest: bytes
@@ -229,10 +230,10 @@ class End(Record):
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        found = self.inputs
-        if found is None:
+        section = self.inputs
+        if section is None:
             return None
-        data = section_of(found, "the table of inputs").content(
+        data = section_of(section, "the table of inputs").content(
             most(MAX_TABLE_BYTES), "the table of inputs"
         )
         table = unpack_inputs(data)
@@ -248,9 +249,9 @@ class InterimCounts(Record):
 
     Attributes:
         tape: the manifest's ``tape``.
-        number: counts the counts that were written to the file; the highest one is the last one.
-        next_call: how many calls of the recording were seen, those too that are still under way:
-            the next call gets this number.
+        number: the serial number of these counts in the file; the highest one is the latest.
+        next_call: how many calls of the recording were seen, including those still under way: the
+            next call gets this number.
         coverage: of the calls that this file accounts for, until ``coverage.counted_ns``.
         deleted: as in :class:`End`.
     """
@@ -283,10 +284,10 @@ def decode_counts(content: bytes) -> InterimCounts:
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    found = validated(_counts, unpack(open_envelope(content)), "counts")
-    if found.coverage.seen != found.coverage.kept + sum(found.coverage.dropped.values()):
+    counts = validated(_counts, unpack(open_envelope(content)), "counts")
+    if counts.coverage.seen != counts.coverage.kept + sum(counts.coverage.dropped.values()):
         raise TapeError("damaged", "counts that do not add up")
-    return found
+    return counts
 
 
 def encode_end(end: End, offset: int) -> bytes:

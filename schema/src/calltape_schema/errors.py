@@ -156,7 +156,7 @@ class TapeError(Exception):
 
 
 class LostCallsError(TapeError):
-    """A group is damaged or gone. An index tells which calls it had.
+    """A group is corrupted or gone. An index says which calls it had.
 
     Attributes:
         calls: how many.

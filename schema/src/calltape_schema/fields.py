@@ -1,5 +1,5 @@
-"""The types of fields that records and documents share, their base class, and how plain data are
-compared with them."""
+"""The base class of all models of the format, the types of their fields, and the validation of
+plain data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from calltape_schema.packing import is_array, is_map, unpack
 
 T = TypeVar("T")
 Many: TypeAlias = Annotated[tuple[T, ...], Field(fail_fast=True)]
-"""Any number of things. The first that is wrong ends the check: an error for each of a million
+"""Any number of elements. Validation stops at the first invalid one: an error for each of a million
 would take gigabytes."""
 
 
@@ -47,7 +47,7 @@ def _given(value: Any, info: ValidationInfo) -> Any:
 
 _OF_A_TAPE = "of a tape"
 Maybe: TypeAlias = Annotated[T | None, BeforeValidator(_given)]
-"""A field that may be absent, which is None here. On a tape no field is nil."""
+"""A field that may be absent, and is None then. On a tape, no field is nil."""
 
 
 def _text_of(limit: int) -> Callable[[Any], str]:
@@ -83,7 +83,7 @@ Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Runs: TypeAlias = tuple[tuple[int, int], ...]
-"""Numbers as runs: the first and the last number of each, ascending, with gaps between."""
+"""Runs of numbers: the first and the last number of each, ascending, with gaps between them."""
 
 
 def _ascend(runs: Runs) -> Runs:
@@ -94,7 +94,7 @@ def _ascend(runs: Runs) -> Runs:
 
 
 def merged_runs(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Runs in any order, which may overlap, as few ascending ones with gaps between."""
+    """Merges runs in any order, which may overlap, into ascending ones with gaps between them."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(runs):
         if merged and first <= merged[-1][1] + 1:
@@ -108,13 +108,14 @@ ManyRuns = Annotated[Many[tuple[Count, Count]], AfterValidator(_ascend)]
 
 
 def now_ns() -> int:
-    """The Unix time in nanoseconds, for a field of :data:`Nanoseconds`. It is 0 where the
-    clock of the machine is wrong and says a time before 1970, which no field takes."""
+    """The Unix time in nanoseconds, for a field of :data:`Nanoseconds`. It is 0 if the clock of the
+    machine is wrong and shows a time before 1970, which no field allows."""
     return max(time.time_ns(), 0)
 
 
 def at_most(count: int) -> BeforeValidator:
-    """A bound for a map, which pydantic would compare only after an error for each item."""
+    """A bound for a map. pydantic itself would check it only after making an error for each
+    item."""
 
     def checked(value: Sized) -> Sized:
         if isinstance(value, Sized) and len(value) > count:
@@ -127,38 +128,38 @@ def at_most(count: int) -> BeforeValidator:
 class Record(BaseModel):
     """The base class of all models."""
 
-    # strict: "1" is no int. Unknown fields are skipped, so that a minor version can add some.
+    # strict: "1" is not an int. Unknown fields are skipped, so that a minor version can add some.
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 def expect_known(document: Any, what: str) -> None:
-    """Raises ``unsupported`` if a part of a tape requires features that this reader does not know,
-    before anything else of it is compared with the format.
+    """Raises ``unsupported`` if a part of a tape requires features that this reader does not know.
+    This comes before all other validation.
 
     Args:
-        document: has the features in ``requires``. A list that breaks the format is left to its
-            validation.
-        what: the part.
+        document: the part, with the features in ``requires``. A list that breaks the format is left
+            for validation.
+        what: the name of the part, for the error.
     """
-    wanted = document.get("requires") if is_map(document) else None
-    if not is_array(wanted) or len(wanted) > MAX_FEATURES:
+    features = document.get("requires") if is_map(document) else None
+    if not is_array(features) or len(features) > MAX_FEATURES:
         return
-    if not all(type(one) is str and 0 < len(one) <= _MAX_FEATURE for one in wanted):
+    if not all(type(feature) is str and 0 < len(feature) <= _MAX_FEATURE for feature in features):
         return
     try:
-        "".join(wanted).encode()
+        "".join(features).encode()
     except UnicodeEncodeError:
         return
-    unknown = [one for one in wanted if one not in _KNOWN]
+    unknown = [feature for feature in features if feature not in _KNOWN]
     if unknown:
-        names = ", ".join(one[:64] for one in unknown[:5])
+        names = ", ".join(feature[:64] for feature in unknown[:5])
         raise TapeError("unsupported", f"{what} requires what this reader does not know: {names}")
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """What a pydantic validation found wrong, in document order: of many items, the first."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
+    """The problems that a pydantic validation found, in document order."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [Problem(tuple(e["loc"]), e["msg"]) for e in errors]
 
 
 def validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
@@ -188,7 +189,7 @@ def decoder(
     Args:
         adapter: of the model.
         what: the name of the part for errors.
-        form: makes of a document that is neither too deep nor too large what is validated.
+        form: converts a document, which is neither too deep nor too large, before validation.
     """
 
     def decode(data: bytes) -> T:

@@ -1,4 +1,4 @@
-"""The document of a table of counted inputs: packs it for the end of a tape, and validates it."""
+"""Packs a table of counted inputs for the end of a tape, and unpacks and validates it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def unpack_inputs(data: bytes) -> InputsTable:
         table.add_kind(form.kind())
     for row in document.decoded_rows():
         table.add_row(signature_of(row.structure, row.leaves, row.scalars, digests), row)
-    # What stands twice was added up, and what has no room was counted in a coarser form.
+    # Duplicates were added up, and parts without room were counted in a coarser form.
     added = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
     stated = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
     if added != stated:
@@ -92,7 +92,7 @@ def unpack_inputs(data: bytes) -> InputsTable:
 
 
 def _ascend(signatures: Iterable[int]) -> bool:
-    return all(one < other for one, other in pairwise(signatures))
+    return all(signature < following for signature, following in pairwise(signatures))
 
 
 _NO_ROOM = "inputs or kinds stand twice, or have no room"
@@ -102,7 +102,7 @@ _MOST_OF_HEADER = 5  # bytes before the elements of a msgpack array; a range tak
 
 
 class _KindForm(Record):
-    """A kind as it stands in the document of a table."""
+    """A kind in the document of a table."""
 
     structure: bytes
     dtypes: Annotated[Many[Dtype], Field(max_length=MAX_NODES)]
@@ -136,8 +136,8 @@ class _TableForm(Record):
     kinds_below: Maybe[Annotated[int, Field(ge=0, lt=2**128)]] = None
 
     def expect_room(self) -> None:
-        """Raises for rows and kinds that have no room together. They share their parts, so a table
-        of a few kilobytes can ask for gigabytes to be hashed, and for as many ranges."""
+        """Raises if there is no room for all rows and kinds. They share parts, so a table of a few
+        kilobytes could make a reader hash gigabytes."""
         parts = self.parts
         lengths, ranged = list(map(len, parts)), [part.count(b"int") for part in parts]
         left = MAX_ROW_BYTES
@@ -206,9 +206,9 @@ def _document_of(kind: Kind) -> dict[str, Any]:
 
 
 def _spans(data: bytes) -> Ranges:
-    found = validated(_ranges, unpack(data), "the ranges of a row")
-    if any(low > high for _, low, high in found):
+    spans = validated(_ranges, unpack(data), "the ranges of a row")
+    if any(low > high for _, low, high in spans):
         raise contradiction("a range without an element")
-    if len({leaf for leaf, _, _ in found}) != len(found):
+    if len({leaf for leaf, _, _ in spans}) != len(spans):
         raise contradiction("two ranges of a leaf")
-    return found
+    return spans

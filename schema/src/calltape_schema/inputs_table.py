@@ -1,13 +1,14 @@
-"""The one table of counted inputs: with which inputs a model was called, and how often.
+"""The table of counted inputs: with which inputs a model was called, and how often.
 
-The recorder fills it, the end of a tape holds it, the analyzer makes variants of it, and the tables
-of many tapes add up. It is bounded. As long as there is room, each of the distinct inputs has a
-*row*. Calls without a row are counted by *kind* (structure, dtypes and ranks), with the sizes of
-each axis; calls that find no room there either are counted as ``other``. No call is left out.
+The recorder fills it, the end of a tape contains it, the analyzer makes variants of it, and the
+tables of many tapes can be added. It is bounded. As long as there is room, each of the distinct
+inputs has a *row*. Calls without a row are counted by *kind* (structure, dtypes and ranks), with
+the sizes of each axis. Calls for which there is no room there either are counted as ``other``. No
+call is left out.
 
-A signature decides who has room, and not who came first: the rows and kinds with the lowest ones
-stay. So a table depends on the calls alone. Tables that are added in any order, in any grouping,
-are one table; and the inputs that have rows are a fair sample of all.
+Room goes to the rows and kinds with the lowest signatures, not to those that came first. So a table
+depends only on the calls. Adding tables gives the same table in any order and grouping, and the
+inputs that have rows are a fair sample of all inputs.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Ranges = Iterable[tuple[int, int, int]]
 
 
 def contradiction(what: str) -> TapeError:
-    """The error of a table that cannot be as a tape has it."""
+    """The error for a table that contradicts itself."""
     return TapeError("invalid", f"the table of inputs: {what}")
 
 
@@ -55,14 +56,14 @@ def signature_of(
     scalars: bytes,
     begun: dict[tuple[bytes, int], blake2b] | None = None,
 ) -> int:
-    """The signature of inputs: all of them but the contents of tensors, in 128 bits.
+    """The signature of inputs: a hash of 128 bits over everything but the contents of tensors.
 
     Args:
         structure: the document of a tree's structure.
         leaves: the document of its leaves.
         scalars: its scalars, as one packed array.
-        begun: remembers digests of structures for other inputs: thousands may share a structure of
-            a mebibyte.
+        begun: remembers digests of structures for other inputs, because thousands of inputs may
+            share a structure of a mebibyte.
     """
     key = structure, len(leaves)
     digest = None if begun is None else begun.get(key)
@@ -130,8 +131,8 @@ class Row(Counts):
 
     @property
     def cost(self) -> int:
-        """What the row takes of the room. It depends on the inputs alone. Many rows share a
-        structure, so a part of it counts."""
+        """How much room the row takes. It depends only on the inputs. Many rows share a structure,
+        so only a part of it counts."""
         ranged = self.leaves.count(b"int")
         return row_cost(len(self.structure), len(self.leaves), len(self.scalars), ranged)
 
@@ -148,7 +149,7 @@ class Row(Counts):
             self.kept += len(numbers)
             if self.example is None or first < self.example:
                 self.example = first
-            if ranges and not raised:  # what made a call raise is no range that the model takes
+            if ranges and not raised:  # a call that raises shows no range that the model takes
                 self.widen(ranges)
 
     def widen(self, ranges: Ranges) -> None:
@@ -181,8 +182,8 @@ class Row(Counts):
         return validated(_trees, document, "a row of the table of inputs")
 
     def kind(self) -> Kind:
-        """The calls of this row by their kind. Their ranges are given up. No more of the inputs is
-        validated than a kind has of them: a recorder asks for thousands of them at once.
+        """The calls of this row as a kind, without their ranges. Only the parts of the inputs that
+        a kind has are validated: a recorder converts thousands of rows at once.
 
         Raises:
             TapeError: as :meth:`tree`.
@@ -227,7 +228,7 @@ class Axis:
             for size, calls in axis.sizes.items():
                 self.sizes[size] += calls
             return
-        # What is larger than the sizes of an axis that has others was not told apart there.
+        # Values above the sizes of an axis with others were not counted separately there.
         full = min((max(one.sizes) for one in (self, axis) if one.other), default=None)
         for size, calls in axis.sizes.items():
             self.sizes[size] = self.sizes.get(size, 0) + calls
@@ -276,8 +277,8 @@ class Kind(Counts):
         return cls(structure, dtypes, list(map(len, shapes)), axes, calls)
 
     def without_ints(self, structure: bytes, hidden: Callable[[int], bool]) -> Kind:
-        """The same calls with another structure of as many scalars, of which the values of some are
-        not told."""
+        """The same calls with another structure of as many scalars, without the values of some of
+        these."""
         first = sum(self.ranks)
         axes = [
             None if at >= first and hidden(at - first) else axis
@@ -294,8 +295,8 @@ class Kind(Counts):
         spec, first = decode_structure(self.structure), sum(self.ranks)
         lengths = len(self.dtypes), len(self.axes) - first
         has_others = any(
-            one is not int and self.axes[first + at] is not None
-            for at, one in (spec.scalar_types if lengths[1] == spec.scalars else ())
+            python_type is not int and self.axes[first + at] is not None
+            for at, python_type in (spec.scalar_types if lengths[1] == spec.scalars else ())
         )
         if parts_of_inputs(spec.root) is None or lengths != (spec.leaves, spec.scalars):
             raise contradiction("a kind does not fit its structure")
@@ -310,7 +311,7 @@ class Kind(Counts):
 
     @property
     def cost(self) -> int:
-        """What it takes of the room. A leaf of no axis takes some, and a kind of no leaf, too."""
+        """How much room it takes, even without leaves, or with leaves that have no axes."""
         return 1 + len(self.axes) + len(self.dtypes)
 
     @property
@@ -333,17 +334,17 @@ _LARGEST_PART = 4
 
 
 class _Lowest:
-    """The rows of a table, or its kinds, by their signature. Those with the lowest ones stay, and
-    none that takes more than a quarter of the room.
+    """The rows or the kinds of a table, by signature. Those with the lowest signatures stay, except
+    those that take more than a quarter of the room.
 
     Args:
-        max_cost: what all parts may cost together.
-        max_bulk: and what they may have together of what their ``bulk`` counts.
-        spill: takes a part that has no room.
+        max_cost: the bound of the ``cost`` of all parts together.
+        max_bulk: the bound of their ``bulk``.
+        spill: takes a part for which there is no room.
 
     Attributes:
-        parts: that have room.
-        below: the signature from which on there is none; None if there was room for all.
+        parts: the parts that have room.
+        below: the signature from which on there is no room; None if there was room for all.
     """
 
     def __init__(self, max_cost: int, max_bulk: int, spill: Callable[[Any], None]) -> None:
@@ -378,7 +379,7 @@ class _Lowest:
             self._spill(self._removed(-heapq.heappop(self._order)))
 
     def take(self, is_wanted: Callable[[Any], bool]) -> list[Any]:
-        """Removes parts, and gives them."""
+        """Removes parts, and returns them."""
         taken = [self._removed(key) for key, part in [*self.parts.items()] if is_wanted(part)]
         self._order = [-key for key in self.parts]
         heapq.heapify(self._order)
@@ -453,7 +454,7 @@ class InputsTable:
             self.add_row(key, row)
 
     def add_row(self, key: int, row: Row) -> None:
-        """Adds the calls of a row, which has this signature and is not used any more.
+        """Adds the calls of a row, which has this signature and must not be used afterwards.
 
         Raises:
             TapeError: as :meth:`add`.
@@ -462,7 +463,7 @@ class InputsTable:
         self._rows.add(key, row)
 
     def add_kind(self, kind: Kind) -> None:
-        """Adds calls of which no more is known than their kind. It is not used any more."""
+        """Adds calls whose kind is all that is known. It must not be used afterwards."""
         self._seen = None
         self._kinds.add(kind.key, kind)
 
@@ -475,7 +476,7 @@ class InputsTable:
         self._kinds.lower(kinds_below)
 
     def merge(self, other: InputsTable) -> None:
-        """Adds the calls of another table, which is not used any more.
+        """Adds the calls of another table, which must not be used afterwards.
 
         Raises:
             TapeError: as :meth:`add`; ``limit`` for more calls than a count holds.
@@ -493,8 +494,8 @@ class InputsTable:
         self._seen = seen
 
     def unkept(self) -> InputsTable:
-        """All calls, of which none is on a tape any more: the file that had them is gone. This
-        table is not used any more."""
+        """The calls of a file that is gone, so that none of them is on a tape. This table must not
+        be used afterwards."""
         table = InputsTable()
         table.merge(self)
         for row in table._rows.take(lambda row: True):
@@ -504,8 +505,8 @@ class InputsTable:
         return table
 
     def others(self) -> InputsTable:
-        """The calls that were seen and not kept. Of a kind of which some calls were kept, no more
-        than their number is known."""
+        """The calls that were seen but not kept. If some calls of a kind were kept, only the number
+        of its other calls is known."""
         table = InputsTable()
         for part in (*self.kinds.values(), *self.rows.values(), self.other):
             if isinstance(part, Kind) and not part.kept:
@@ -515,10 +516,10 @@ class InputsTable:
         return table
 
     def changed(self, change: Callable[[Kind], Kind | None]) -> InputsTable:
-        """The calls with their kinds changed, and without rows. This table is not used any more.
+        """The calls with changed kinds and without rows. This table must not be used afterwards.
 
         Args:
-            change: gives None for a kind whose calls are to be counted as ``other``.
+            change: returns None for a kind whose calls should be counted as ``other``.
 
         Raises:
             TapeError: a row breaks the format.

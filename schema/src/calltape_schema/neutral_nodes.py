@@ -1,8 +1,8 @@
-"""The two forms of a structure: on a tape its nodes are of seven kinds that any language has, with
-Python's word as a hint; code works with Python's words alone.
+"""Converts structures between their form on a tape and their form in code.
 
-Takes the document of one form, as plain data; returns that of the other one. FORMAT.md §6 has the
-table of both.
+On a tape, nodes have seven kinds that any language has, with Python's word as a hint. Code uses
+only Python's words. Takes the document of one form as plain data, and returns that of the other
+one. FORMAT.md §6 has a table of both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from calltape_schema.packing import is_array, is_map
 
 UNSUPPORTED = "unsupported"
-"""The reason of an opaque node that stands for one that only a later version knows."""
+"""The reason of an opaque node that replaces a node of a later version."""
 
 _SCALARS = ("int", "float", "complex", "str", "bytes")
 WORDS: dict[str, tuple[str, frozenset[str]]] = {
@@ -47,11 +47,11 @@ _MAX_NAME = 64  # characters of a kind or a hint of a later version
 
 
 def neutral(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a structure as it stands on a tape, in canonical form: fields in one order,
-    and none that has its default.
+    """The document of a structure in the form of a tape, which is canonical: fields have one order,
+    and defaults are left out.
 
     Args:
-        document: with Python's words. What breaks the format stays as it is, for validation.
+        document: with Python's words. Parts that break the format are left for validation.
     """
     result = {"root": _neutral(document.get("root"))}
     result |= {name: document[name] for name in ("leaves", "scalars") if name in document}
@@ -61,7 +61,7 @@ def neutral(document: Mapping[str, Any]) -> dict[str, Any]:
             name: context[name]
             for name, default in _CONTEXT.items()
             if (name in context and context[name] not in (default, []))
-            or type(context.get(name)) is int  # equals a bool, and is none
+            or type(context.get(name)) is int  # equals a bool, but is not one
         }
     return {**result, "context": context} if context else result
 
@@ -76,7 +76,7 @@ def _neutral(node: Any) -> Any:
         kind, hint = "scalar", None
         fields["of"] = word
     else:
-        kind, hint = _KINDS.get(word, (None, None))  # nobody writes another one
+        kind, hint = _KINDS.get(word, (None, None))  # there are no others
     result: dict[str, Any] = {"kind": kind}
     if hint is not None:
         result["py"] = hint
@@ -97,9 +97,9 @@ def pythonic(document: Any, hidden: Callable[[Any], bool] = lambda node: False) 
     becomes an opaque one.
 
     Args:
-        document: as it stands on a tape, neither too deep nor too large. What breaks the format
-            stays as it is, for validation.
-        hidden: whether this reader cannot show a mapping, which becomes an opaque node, too.
+        document: in the form of a tape, neither too deep nor too large. Parts that break the format
+            are left for validation.
+        hidden: says whether this reader cannot show a mapping, which becomes an opaque node then.
     """
     if not is_map(document):
         return document

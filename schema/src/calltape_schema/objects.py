@@ -1,11 +1,11 @@
-"""What live objects and their classes are, read without running code of theirs.
+"""Reads live objects and their classes without running their code.
 
 ``cls.__name__``, ``hash(cls)``, ``isinstance(value, cls)`` and ``value.name`` may run code of the
-host. What is read here are the facts that Python itself keeps of a class, and the state of an
+application. This module reads the facts that Python itself keeps of a class, and the state of an
 object: its attributes, what a container written in Python wraps, the parts of a nested tensor.
 
-The recorder describes arguments and outputs with this, and the analyzer the live values that it
-compares with them, so that equal objects are described alike on both sides. torch is not imported.
+The recorder describes arguments and outputs with it, and the analyzer the live values that it
+compares with them, so both describe equal objects alike. torch is not imported.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _C_CODE = (types.WrapperDescriptorType, types.MethodDescriptorType)
 def module_of(cls: type) -> str:
     """The name of the module; empty if the class has none, or something else in its place."""
     try:
-        found = _module(cls)
+        name = _module(cls)
     except AttributeError:
         return ""
-    return found if type(found) is str else ""
+    return name if type(name) is str else ""
 
 
 def class_attribute(cls: type, name: str, default: Any = None) -> Any:
-    """What stands under this name in the class or in a class above it, as it stands there: a
-    property is not asked."""
+    """The attribute of this name of the class or of a base class, as it is in the namespace: a
+    property is not evaluated."""
     for base in mro_of(cls):
-        found = namespace_of(base).get(name, _MISSING)
-        if found is not _MISSING:
-            return found
+        attribute = namespace_of(base).get(name, _MISSING)
+        if attribute is not _MISSING:
+            return attribute
     return default
 
 
 def has_own_hash(cls: type) -> bool:
-    """Whether Python code decides which hash this class has, or what it equals. It would run
+    """Whether Python code computes the hash of this class, or compares it. Such code would run
     whenever the class is a key of a dict."""
     metaclass = type(cls)
     if metaclass is type or metaclass is ABCMeta:  # of nearly all classes
@@ -157,28 +157,27 @@ def names_beside(
 
 
 def names_on_tensor(value: Any) -> tuple[str, ...]:
-    """The names of the attributes that somebody has set on a tensor. Left out are the notes of
-    torch and transformers, which say nothing about the value, and the state of torch's own
-    subclasses."""
+    """The names of the attributes that were set on a tensor, without the notes of torch and
+    transformers, which say nothing about the value, and the state of torch's own subclasses."""
     cls = type(value)
     if module_of(cls).partition(".")[0] == "torch" and name_of(cls) not in _PLAIN_TENSORS:
         return ()
-    found = names_beside(value)
-    return tuple(n for n in found if n not in _NOTED and not n.startswith("_dynamo"))
+    names = names_beside(value)
+    return tuple(n for n in names if n not in _NOTED and not n.startswith("_dynamo"))
 
 
 def is_in_its_module(cls: type) -> bool:
-    """Whether a class is in its module under its name. A class that a call makes is not, and may
-    have values of the call."""
-    found: Any = sys.modules.get(module_of(cls))
+    """Whether a class is in its module under its name. A class that a call creates is not, and may
+    contain values of the call."""
+    current: Any = sys.modules.get(module_of(cls))
     for part in qualname_of(cls).split("."):
-        if issubclass(type(found), type):
-            found = namespace_of(found).get(part)
-        elif issubclass(type(found), types.ModuleType):
-            found = types.ModuleType.__getattribute__(found, "__dict__").get(part)
+        if issubclass(type(current), type):
+            current = namespace_of(current).get(part)
+        elif issubclass(type(current), types.ModuleType):
+            current = types.ModuleType.__getattribute__(current, "__dict__").get(part)
         else:
             return False
-    return found is cls
+    return current is cls
 
 
 @functools.lru_cache(maxsize=1024)
@@ -225,8 +224,8 @@ def dict_of(value: object) -> dict[str, Any] | None:
     """The instance's dict, also if its class has a property with the name ``__dict__``; None if it
     has none."""
     getter = dict_getter(type(value))
-    found = None if getter is None else getter.__get__(value)
-    return found if issubclass(type(found), dict) else None
+    attributes = None if getter is None else getter.__get__(value)
+    return attributes if issubclass(type(attributes), dict) else None
 
 
 def _dict_getter(cls: Any) -> Any:
@@ -253,16 +252,16 @@ def wrapped_in(value: Any) -> Any:
     container."""
     cls = type(value)
     if cls is types.MappingProxyType:
-        found = next(iter(gc.get_referents(value)), None)  # a view shows it in no other way
-        return found if issubclass(type(found), dict) else None
+        container = next(iter(gc.get_referents(value)), None)  # a view shows it in no other way
+        return container if issubclass(type(container), dict) else None
     kind = dict if issubclass(cls, UserDict) else list
-    found = (dict_of(value) or {}).get("data")
-    return found if issubclass(type(found), kind) else None
+    container = (dict_of(value) or {}).get("data")
+    return container if issubclass(type(container), kind) else None
 
 
 def _is_wrapped(cls: type) -> bool:
     bases = mro_of(cls)
-    return any(base in bases for base in _ABSTRACT) and not any(one in bases for one in _BUILT_IN)
+    return any(base in bases for base in _ABSTRACT) and not any(base in bases for base in _BUILT_IN)
 
 
 is_wrapped: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_wrapped)
@@ -299,16 +298,16 @@ def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
     lengths, dim = state.get("_lengths"), state.get("_ragged_idx")
     if type(dim) is not int or not all(map(_is_whole, (values, offsets))):
         return None
-    found = {"values": values, "offsets": offsets}
+    parts = {"values": values, "offsets": offsets}
     if lengths is not None:
         if not _is_whole(lengths):
             return None
-        found["lengths"] = lengths
-    found[JAGGED_DIM] = dim
+        parts["lengths"] = lengths
+    parts[JAGGED_DIM] = dim
     # The values of a nested tensor that is a leaf of autograd do not require a gradient themselves.
     if of_input and value.requires_grad and not values.requires_grad:
-        found["requires_grad"] = True
-    return found
+        parts["requires_grad"] = True
+    return parts
 
 
 def _is_whole(part: Any) -> bool:

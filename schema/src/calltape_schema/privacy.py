@@ -1,35 +1,28 @@
-"""What tells data of users from names and settings that stand in code, and the patterns of paths in
-which users name leaves whose values are omitted: ``mask``, ``cache.*``, ``outputs.*``.
+"""Distinguishes data of users from names and settings in code, and matches leaves with the patterns
+in which users name them: ``mask``, ``cache.*``, ``outputs.*``.
 
-The recorder omits by these rules, and the analyzer redacts by them. A leaf has several names
-where it can be named by its place and by its parameter. A pattern matches all leaves below what it
-names as well.
-
-Keys of a dict are data if they do not come back, as the ids of requests. A key that stands in code
-comes back in many calls, alone or with others. A key that was made for a request is there in one
-call, or in the few calls that serve the request. Such keys are no structure: each call would be of
-a structure of its own. The recorder asks this for its policies, and the analyzer for its variants.
+The recorder omits values by these rules, and the analyzer redacts by them. A leaf has several names
+if it has both a place and a parameter. A pattern also matches all leaves below what it names.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any
 
 FEWEST_RANGED = 1024
-"""With at least this many different elements, the range of an omitted integer tensor says little of
-each element."""
+"""If an omitted integer tensor has at least this many different elements, its range says little
+about each of them."""
 FEW_NUMBERS = 4
-"""More numbers than this without names, in a list and the lists within it, are data, as the ids of
-a prompt are. They are omitted like the values of a tensor. The sizes of an image, a kernel or a
-padding are as few or fewer."""
+"""More numbers than this without names, in a list and the lists within it, are data, like the ids
+of a prompt. They are omitted like the values of a tensor. An image, a kernel or a padding has at
+most this many sizes."""
 SMALL = 1024
-"""An int from -1024 to 1024 that stands in code is taken for a setting."""
+"""An int from -1024 to 1024 is taken for a setting from code."""
 
 _NAME = re.compile(r"[^\W\d][\w.\-/]{0,63}|\d{1,4}")
 _MOST_DIGITS = 4
@@ -65,18 +58,19 @@ def is_setting(value: float) -> bool:
 
 
 def length_of_text(text: str) -> str:
-    """What stands for a text that nobody may read, such as the message of an exception, which may
-    quote an input: how long it was. The text of an application is replaced whatever it says."""
+    """The placeholder for a text that must stay private, such as the message of an exception, which
+    may quote an input: its length. A text of the application is replaced whatever it says."""
     return f"({len(text)} characters, not kept)"
 
 
 def without_text(text: str) -> str:
-    """The same for a text of a tape: what a recorder or an earlier redaction left stays."""
+    """The same for a text of a tape: the placeholder of a recorder or an earlier redaction
+    stays."""
     return text if is_without_text(text) else length_of_text(text)
 
 
 def is_without_text(text: str) -> bool:
-    """Whether only the length of a text is left."""
+    """Whether this is the placeholder of a text."""
     return _LENGTH.fullmatch(text) is not None
 
 
@@ -97,8 +91,8 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def matches_whole(pattern: str, names: Iterable[str]) -> bool:
-    """The same, but ``x.*`` matches ``x`` as well: where ``x`` is a bare tensor it has no parts,
-    and who wants all parts treated wants it treated."""
+    """The same, but ``x.*`` also matches ``x``: a bare tensor has no parts, and a pattern for all
+    parts means it too."""
     return matches(pattern.removesuffix(".*"), names)
 
 
@@ -121,8 +115,8 @@ def is_exact(pattern: str) -> bool:
 
 
 def literal_of(pattern: str) -> str:
-    """A text that each name has that a pattern matches, with or without what is below: a search for
-    it tells most patterns off in a hundredth of the time."""
+    """A text that every name contains that the pattern matches. Searching for it rules out most
+    patterns in a hundredth of the time."""
     known, _, _ = pattern.removesuffix(".*").partition("[")
     return max(known.replace("?", "*").split("*"), key=len)
 
@@ -130,43 +124,3 @@ def literal_of(pattern: str) -> str:
 def specificity(pattern: str) -> int:
     """How many characters of a pattern are no wildcards."""
     return sum(character not in _WILDCARDS and character != _CLOSING for character in pattern)
-
-
-_FEW = 8
-"""So many values may a text have that selects a program, and so many keys a dict."""
-_FEW_THAT_STAY = 32
-"""So many keys may come and go in sets of several calls: optional fields do so, too."""
-_RARE = 4
-"""A key is rare if no more than one in so many sets has it."""
-_MAX_SETS = 1024
-_MAX_KEYS = 16_384
-
-
-class KeySets:
-    """The different sets of keys that a dict at one place has in calls. Their order does not
-    matter. After 1,024 sets no more are looked at."""
-
-    def __init__(self) -> None:
-        self._sets: set[Hashable] = set()
-        self._counts: Counter[Hashable] = Counter()
-
-    def add(self, keys: Iterable[Hashable]) -> bool:
-        """Adds the keys of a call; tells whether there was no such set."""
-        key_set = frozenset(keys)
-        if len(self._sets) >= _MAX_SETS or len(self._counts) >= _MAX_KEYS or key_set in self._sets:
-            return False
-        self._sets.add(key_set)
-        self._counts.update(key_set)
-        return True
-
-    def lasting(self) -> frozenset[Hashable] | None:
-        """The keys that come back, if the others are data; None if none is."""
-        sets = len(self._sets)
-        if sets <= _FEW:
-            return None
-        rare = [count for count in self._counts.values() if count * _RARE <= sets]
-        many = _FEW if all(count == 1 for count in rare) else _FEW_THAT_STAY
-        # Who comes once and goes once changes the set twice.
-        if len(rare) <= many or 2 * len(rare) < sets:
-            return None
-        return frozenset(key for key, count in self._counts.items() if count * _RARE > sets)

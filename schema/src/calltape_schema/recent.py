@@ -1,4 +1,4 @@
-"""What was made of the bytes of tapes, within a bound, for who asks again."""
+"""Bounded caches of what was decoded from tapes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _INTERNED_BYTES = 4 * 1024 * 1024
 class Recent:
     """Values by key, of at most 32 MiB together. Any thread may use it.
 
-    Which ones make room is left to chance: the oldest would be the next that is asked for, if
-    somebody goes through all of them again, and one value too many would cost all of them.
+    Random values make room. The oldest one would be the next to be needed if a caller goes through
+    all values again, and then one value too many would evict all of them.
     """
 
     def __init__(self, room: int = _ROOM, cost: int = _COST) -> None:
@@ -34,23 +34,23 @@ class Recent:
         self._chance = random.Random(0)  # not the process's own, which belongs to its owner
 
     def get(self, key: Hashable) -> Any:
-        """What was kept for a key; None if it was forgotten, or never there."""
-        found = self._entries.get(key)
-        return None if found is None else found[0]
+        """The value of a key; None if it was evicted or never kept."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
 
     def once(self, key: Hashable, make: Callable[[], T], size: int | Callable[[T], int] = 0) -> T:
-        """What was kept for a key, or else what is made now, and kept. ``size`` is, or says of the
-        value, about how many bytes it takes beyond those of any small object."""
-        found = self._entries.get(key)
-        if found is None:
-            made = make()
-            self.keep(key, made, size(made) if callable(size) else size)
-            return made
-        return found[0]  # type: ignore[no-any-return]
+        """The value of a key; if there is none, it is made and kept. ``size`` is about how many
+        bytes the value takes beyond those of a small object, or a function that says so."""
+        entry = self._entries.get(key)
+        if entry is None:
+            value = make()
+            self.keep(key, value, size(value) if callable(size) else size)
+            return value
+        return entry[0]  # type: ignore[no-any-return]
 
     def keep(self, key: Hashable, value: Any, size: int) -> None:
-        """Keeps a value that takes about ``size`` bytes, if none of this key is there. The one that
-        was kept last stays, however large it is."""
+        """Keeps a value that takes about ``size`` bytes, unless the key has one. The value that was
+        kept last stays, however large it is."""
         # Not to wait: in a fork, the thread that has the lock may not be there.
         if self._lock.acquire(blocking=False):
             try:
@@ -72,9 +72,9 @@ class Recent:
 
 
 class Interner(Generic[T]):
-    """Decodes equal bytes once, also those that are refused: thousands of calls may share them.
-    What it remembers has 4 MiB of encoded bytes at most, so that a tape with a new structure in
-    each call takes little memory."""
+    """Decodes equal bytes once, even if they are rejected: thousands of calls may share them. It
+    remembers at most 4 MiB of encoded bytes, so that a tape with a new structure in each call takes
+    little memory."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
@@ -87,7 +87,7 @@ class Interner(Generic[T]):
         last = self._last
         if last is not None and last[0] is data:
             return last[1]  # type: ignore[no-any-return]
-        # What is refused, or taken, under some limits may not be under others.
+        # What is rejected or accepted under some limits may not be under others.
         times = allowed()
         key = data if times == 1 else (data, times)
         known = self._recent.get(key)
@@ -98,7 +98,7 @@ class Interner(Generic[T]):
                 known = copy(error)
             self._recent.keep(key, known, len(data))
         if isinstance(known, TapeError):
-            raise copy(known)  # each gets the place of its own call
+            raise copy(known)  # each call adds its own place to the error
         if key is data:
             self._last = data, known
         return known  # type: ignore[no-any-return]

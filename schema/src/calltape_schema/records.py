@@ -1,5 +1,7 @@
-"""The manifest of a tape, with the steps that made it from other tapes, and the records of calls:
-models to bytes, and back."""
+"""The manifest of a tape and the records of its calls, as models that are encoded and decoded.
+
+The manifest has the steps that made the tape from other tapes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ from calltape_schema.tree import Leaf, Scalar, Structure, decode_leaves, decode_
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 0  # until the first release: nobody has a tape of a draft
+MINOR = 0  # until the first release: there are no tapes of a draft
 
 
 class Producer(Record):
@@ -183,7 +185,7 @@ Redacted = Literal["all", "part"]
 """How much of a tape was redacted."""
 
 _TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay", "survey"})
-"""Steps whose result has nothing that nobody redacted, if their sources had nothing."""
+"""Steps that add nothing unredacted: their result is redacted if all of their sources are."""
 
 
 FileName = Annotated[Short, Field(pattern=r"^[^/]*\z")]
@@ -324,9 +326,9 @@ class Tree(Record):
         return spec
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        made = super().model_copy(update=update, deep=deep)
-        vars(made).pop("_fits", None)
-        return made
+        tree = super().model_copy(update=update, deep=deep)
+        vars(tree).pop("_fits", None)
+        return tree
 
     def _check(self, spec: Structure) -> None:
         facts = self.facts()
@@ -337,17 +339,17 @@ class Tree(Record):
             if max(shared.values(), default=0) > most(MAX_ALIASES):
                 reason = f"more than {most(MAX_ALIASES)} leaves have the same bytes"
                 raise TapeError("limit", reason)
-        if self.ranges and len({one.leaf for one in self.ranges}) != len(self.ranges):
+        if self.ranges and len({span.leaf for span in self.ranges}) != len(self.ranges):
             raise TapeError("invalid", "two ranges of a leaf")
-        for one in self.ranges:
-            if one.leaf >= spec.leaves:
+        for span in self.ranges:
+            if span.leaf >= spec.leaves:
                 raise TapeError("invalid", "a range of a leaf that the tree does not have")
-            if "int" not in facts[one.leaf].dtype:
+            if "int" not in facts[span.leaf].dtype:
                 raise TapeError("invalid", "a range of a leaf that has no integers")
         for index, python_type in spec.scalar_types:
             if type(self.scalars[index]) is not python_type:
-                found = type(self.scalars[index]).__name__
-                reason = f"scalar {index} is a {found}, but the structure has another type there"
+                actual = type(self.scalars[index]).__name__
+                reason = f"scalar {index} is a {actual}, but the structure has another type there"
                 raise TapeError("invalid", reason)
         if spec.lengths and any(self.scalars[index] < 0 for index in spec.lengths):
             raise TapeError("invalid", "a text of a negative length")
@@ -473,7 +475,7 @@ class CallRecord(Record):
     def elsewhere(self) -> dict[str, Elsewhere]:
         """For each key whose bytes are in an earlier call: that call, the key there, and the axis
         along which this call's own bytes follow (None if it has none)."""
-        return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
+        return {ref[0]: (ref[1], ref[2], ref[3] if len(ref) == 4 else None) for ref in self.at}
 
 
 _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
@@ -540,13 +542,13 @@ def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
         return "all"
     of_sources = redacted_of_all(source.redacted for source in last.sources)
     if of_sources == "all" and last.verb not in _TAKES_ONLY_SOURCES:
-        return "part"  # what another step wrote, nobody redacted: new outputs, or what is not known
+        return "part"  # other steps write what was not redacted: new outputs, or something unknown
     return of_sources
 
 
 def redacted_of_all(parts: Iterable[Redacted | None]) -> Redacted | None:
     """How much of a whole was redacted, from how much of each part was; None for nothing."""
-    found = set(parts)
-    if found <= {None}:
+    degrees = set(parts)
+    if degrees <= {None}:
         return None
-    return "all" if found == {"all"} else "part"
+    return "all" if degrees == {"all"} else "part"

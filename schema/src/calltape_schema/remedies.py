@@ -1,8 +1,8 @@
-"""What to do about something, in the words of Python and in those of the command.
+"""Advice in two wordings: for callers in Python, and for users of the command.
 
-An option has two spellings: ``overwrite=True`` for who calls functions, ``--force`` for who types
-commands. A message has a :class:`Remedy` where it would name one. Who reads the message decides
-which words it has: the command says so while it runs, everybody else calls functions.
+An option has two spellings: ``overwrite=True`` in Python, ``--force`` on the command line. A
+message that names an option contains a :class:`Remedy`. The reader decides the wording: the command
+sets it while it runs, and otherwise the reader calls functions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _reader: ContextVar[Reader] = ContextVar("reader", default="python")
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do. ``str()`` of it is text for the current reader.
+    """Advice; ``str()`` gives the text for the current reader.
 
     Attributes:
-        python: for who calls functions.
-        command: for who types commands; empty if there is nothing to say.
+        python: for callers in Python.
+        command: for users of the command; empty if there is nothing to say.
     """
 
     python: str
@@ -34,17 +34,17 @@ class Remedy:
         return self.command if _reader.get() == "command" else self.python
 
     def after(self, text: str) -> Remedy:
-        """The same after words that hold for both."""
+        """The same advice after a text for both readers."""
         return Remedy(f"{text}{self.python}", f"{text}{self.command}")
 
     def then(self, text: str) -> Remedy:
-        """The same before words that hold for both."""
+        """The same advice before a text for both readers."""
         return Remedy(f"{self.python}{text}", f"{self.command}{text}")
 
 
 @contextmanager
 def told_to(reader: Reader) -> Iterator[None]:
-    """Words remedies for a reader, as long as the block runs."""
+    """Words remedies for this reader while the block runs."""
     token = _reader.set(reader)
     try:
         yield
@@ -53,5 +53,5 @@ def told_to(reader: Reader) -> Iterator[None]:
 
 
 def reader() -> Reader:
-    """Who reads now."""
+    """The current reader."""
     return _reader.get()

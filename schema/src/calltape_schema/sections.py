@@ -41,33 +41,33 @@ def steps_of(size: int) -> int:
 
 
 def checksums_of(parts: Iterable[Any]) -> Checksums:
-    """The checksums of the bytes of these parts, one after another. A CRC-32 goes on from that of
-    the bytes before, so all of them take one pass."""
-    found, left, steps = 0, CHECKED_BYTES, array("I")
+    """The checksums of the bytes of these parts, one after another. A CRC-32 continues that of the
+    bytes before, so all of them take one pass."""
+    checksum, left, steps = 0, CHECKED_BYTES, array("I")
     for part in parts:
         if len(part) <= left:
-            found, left = crc32(part, found), left - len(part)
+            checksum, left = crc32(part, checksum), left - len(part)
             continue
         with memoryview(part) as view:
             at = 0
             while at < len(view):
                 if not left:
-                    steps.append(found)
+                    steps.append(checksum)
                     left = CHECKED_BYTES
                 with view[at : at + left] as piece:
-                    found = crc32(piece, found)
+                    checksum = crc32(piece, checksum)
                     at, left = at + len(piece), left - len(piece)
-    return Checksums(found, little_endian(steps).tobytes() if steps else b"")
+    return Checksums(checksum, little_endian(steps).tobytes() if steps else b"")
 
 
 class Section(NamedTuple):
-    """A section as it stands on a tape.
+    """A section of a tape.
 
     Attributes:
-        codec: what compressed the data.
-        size: of the bytes before.
-        crc32: of ``data``.
-        data: the bytes.
+        codec: the algorithm that compressed the data.
+        size: the size of the content, before compression.
+        crc32: the checksum of ``data``.
+        data: the stored bytes.
     """
 
     codec: int
@@ -82,8 +82,9 @@ class Section(NamedTuple):
         Args:
             data: the bytes.
             level: of zlib; 0 to store them as they are.
-            most_times: they are stored as they are if they would become so many times smaller,
-                because no reader would inflate that; and if they would not become smaller.
+            most_times: the bytes are stored uncompressed if they would become smaller by more than
+                this factor, because no reader would inflate them; or if they would not become
+                smaller.
         """
         if level:
             packed = zlib.compress(data, level)
@@ -93,7 +94,7 @@ class Section(NamedTuple):
         return cls(STORED, len(data), crc32(data), data)
 
     def content(self, most: int, what: str) -> bytes:
-        """The bytes of the section, which may be so many. Errors call them ``what``.
+        """The content of the section, of at most ``most`` bytes. Errors call it ``what``.
 
         Raises:
             TapeError: ``damaged``, ``limit``, or ``unsupported`` for a codec of a later version.
@@ -130,12 +131,12 @@ def section_of(value: Any, what: str) -> Section:
 
 
 def inflated(data: bytes, size: int, what: str) -> bytes:
-    """What was deflated in the format of zlib. It is never more than was announced."""
+    """The bytes that were deflated in the format of zlib. Never more than ``size`` are inflated."""
     inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(data, size + 1)
+        content = inflater.decompress(data, size + 1)
     except zlib.error as error:
         raise TapeError("damaged", f"{what} cannot be inflated: {error}") from None
-    if len(found) != size or not inflater.eof or inflater.unused_data:
+    if len(content) != size or not inflater.eof or inflater.unused_data:
         raise TapeError("damaged", f"{what}: not {size} bytes")
-    return found
+    return content

@@ -1,4 +1,4 @@
-"""Where the bytes of a tape are: a local file, bytes in memory, or what another package brings.
+"""Sources and sinks of bytes: a local file, bytes in memory, or what another package provides.
 
 A reader asks a *source* for bytes at offsets, a writer gives parts to a *sink*.
 """
@@ -29,12 +29,12 @@ class Source(Protocol):
 
     def next_data(self, offset: int) -> int:
         """The offset of the next byte that is stored, at or after ``offset``; all before it are
-        zeros that nobody stored. ``offset`` itself if the source cannot tell."""
+        zeros that are not stored. ``offset`` itself if the source cannot tell."""
         ...
 
 
 class Sink(Protocol):
-    """Takes the bytes of a tape: front to back, but for the counts of one without an end."""
+    """Takes the bytes of a tape from front to back. Only counters are overwritten."""
 
     def write_at(self, offset: int, parts: Sequence[Any]) -> None:
         """Writes all of these bytes there, in as few system calls as possible.
@@ -45,7 +45,7 @@ class Sink(Protocol):
         ...
 
     def cut(self, size: int) -> None:
-        """Removes what stands after the first ``size`` bytes.
+        """Removes what follows the first ``size`` bytes.
 
         Raises:
             OSError: it is still there.
@@ -100,9 +100,9 @@ class Window:
     def read(self, offset: int, size: int) -> bytes:
         """As :meth:`Source.read_at`."""
         at = offset - self._start
-        found = self._data[at : at + size] if at >= 0 else b""
-        if len(found) == size:
-            return found
+        part = self._data[at : at + size] if at >= 0 else b""
+        if len(part) == size:
+            return part
         gap = at - len(self._data)
         is_near = at >= 0 and gap < self._step
         self._step = min(2 * self._step, _LAST_STEP) if is_near else _FIRST_STEP

@@ -7,7 +7,7 @@ tree of a call has three parts, because they change at different rates from call
 - the *structure* (containers, types, keys, flags) repeats. It is encoded once, and equal bytes are
   decoded once,
 - the *leaves* (dtype, shape, device, ... of each tensor) change with the shapes,
-- the *scalars* (ints, floats, text) may change with every call, and stand in the call record.
+- the *scalars* (ints, floats, text) may change with every call, and are in the call record.
 
 A node refers to leaves and scalars by position: ``{"kind": "tensor", "leaf": 3}``.
 """
@@ -92,7 +92,7 @@ def are_distinct(values: Sequence[Any]) -> bool:
     if len(values) <= MAX_ALIKE:
         return True
     hashes = sorted(map(hash, values))
-    return all(one != other for one, other in zip(hashes, hashes[MAX_ALIKE:], strict=False))
+    return all(low != high for low, high in zip(hashes, hashes[MAX_ALIKE:], strict=False))
 
 
 Scalar = Annotated[str | int | float | bool | bytes | None, PlainValidator(_scalar)]
@@ -340,8 +340,8 @@ class Structure(Record):
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
         """Pairs of a scalar's position and the Python type that it must have. A complex number is a
         tuple."""
-        found = [pair for node in walk(self.root) for pair in _scalars_of(node)]
-        return tuple(dict(found).items())
+        pairs = [pair for node in walk(self.root) for pair in _scalars_of(node)]
+        return tuple(dict(pairs).items())
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -385,7 +385,7 @@ def _scalars_of(node: Any) -> Iterator[tuple[int, type]]:
 
 def _places(root: Any) -> Iterator[tuple[Any, int, bool]]:
     """All nodes, each with the number of characters of its path, and whether it is in the context
-    of a custom node. A long key stands once on the tape, but it is a part of the path of each node
+    of a custom node. A long key is on the tape once, but it is a part of the path of each node
     below it."""
     stack = [(root, 0, False)]
     while stack:
@@ -443,7 +443,8 @@ def encode_structure(document: Any) -> bytes:
         TapeError: ``invalid`` or ``limit``.
     """
     data = pack(neutral(document))
-    # Not remembered: a recorder does not need it, and it takes much more memory.
+    # The decoded structure is not remembered: a recorder does not need it, and it takes much
+    # memory.
     _decode(data)
     return data
 
@@ -452,10 +453,10 @@ _decode = decoder(_structures, "structure", pythonic)
 
 
 def _decode_structure(data: bytes) -> Structure:
-    found = _decode(data)
-    if "collides" not in vars(found):
-        return found
-    # No dict can be made of such keys in linear time, and much of this package makes dicts.
+    spec = _decode(data)
+    if "collides" not in vars(spec):
+        return spec
+    # A dict of such keys cannot be built in linear time, and much of calltape builds dicts.
     document = pythonic(unpack(data), lambda node: not are_distinct(node["keys"]))
     return validated(_structures, document, "structure")
 
@@ -574,7 +575,7 @@ class _Lengths(Record):
 
 
 class _SizedLeaf(Record):
-    """What a kind has of a leaf."""
+    """The part of a leaf that a kind has."""
 
     dtype: Dtype
     shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
@@ -584,15 +585,15 @@ _decode_lengths = decoder(TypeAdapter(_Lengths), "structure")
 
 
 def _lengths_of(structure: bytes) -> tuple[int, int]:
-    """What :class:`_Lengths` has, without the model: a recorder remembers those of its structures
-    as long as it runs."""
-    found = _decode_lengths(structure)
-    return found.leaves, found.scalars
+    """The fields of :class:`_Lengths` without the model: a recorder remembers them for all of its
+    structures as long as it runs."""
+    lengths = _decode_lengths(structure)
+    return lengths.leaves, lengths.scalars
 
 
 lengths_in: Callable[[bytes], tuple[int, int]] = Interner(_lengths_of)
-"""How many leaves and scalars a structure has, without a look at the rest of it."""
+"""How many leaves and scalars a structure has. The rest of it is not validated."""
 sized_leaves_in = decoder(
     TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
 )
-"""The dtypes and shapes of leaves, without a look at the rest of them."""
+"""The dtypes and shapes of leaves. The rest of them is not validated."""

@@ -1,8 +1,9 @@
 """Writes a tape: the manifest, groups of calls, and the end.
 
-Each append is one write, front to back. What failed half-way is cut off, now or before the next
-append, so that a tape always ends with a whole group. The counts of a tape without an end are the
-only bytes that are written again, in two places in turn, so that one of them is always whole.
+Each append is one write, front to back. If it fails half-way, the rest is cut off, now or before
+the next append, so that a tape always ends with a whole group. Only the interim counts of a tape
+without an end are overwritten: they have two places that take turns, so that one of them is always
+whole.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def manifest_member(manifest: Manifest) -> bytes:
 
 
 class _Place(NamedTuple):
-    """Where counts were written, and how many bytes their member takes."""
+    """The place of interim counts, and the size of their member in bytes."""
 
     offset: int
     size: int
@@ -79,7 +80,7 @@ class TapeWriter:
 
     def _forget(self) -> None:
         self._index = bytearray()
-        self._counts: list[_Place] = []  # the last one that was written is the last one here
+        self._counts: list[_Place] = []  # the one that was written last comes last
         self._counted = 0
         self._first_call = self._first_ns = MAX_COUNT
         self._last_call = self._last_ns = 0
@@ -92,8 +93,8 @@ class TapeWriter:
         return len(self._index) // ENTRY_BYTES
 
     def plan(self, calls: Sequence[NewCall]) -> Append:
-        """The bytes of an append, which :meth:`commit` takes: so a caller knows first how much the
-        tape grows. The plan does not depend on what else is written.
+        """The bytes of an append, for :meth:`commit`. So the caller knows beforehand how much the
+        tape will grow. The plan does not depend on what else is written.
 
         Raises:
             TapeError: ``limit``.
@@ -129,15 +130,15 @@ class TapeWriter:
         self, coverage: Coverage, next_call: int, deleted: FileNumbers | None = None,
         fits: Callable[[int], bool] = lambda size: True,
     ) -> bool:  # fmt: skip
-        """Writes :class:`InterimCounts`, which stand until the tape is sealed: over earlier ones,
-        so that the tape does not grow however often it is called.
+        """Writes :class:`InterimCounts`, which hold until the tape is sealed. They overwrite
+        earlier ones, so that the tape does not grow however often this is called.
 
         Returns:
-            Whether they are written: ``fits`` says whether there is room for so many bytes, if the
-            tape has to grow.
+            Whether they are written. If the tape has to grow, ``fits`` says whether there is room
+            for this many bytes.
 
         Raises:
-            OSError: it is not written. What was said before still stands.
+            OSError: they are not written. The previous ones still hold.
         """
         counts = InterimCounts(
             tape=self._tape, number=self._counted, next_call=next_call,
@@ -145,8 +146,8 @@ class TapeWriter:
         )  # fmt: skip
         content = encode_counts(counts)
         data = b"".join(member(COUNTS_MEMBER, [content], len(content)))
-        # Never over the last ones: a process that is killed within the write leaves those.
-        place = next((one for one in self._counts[:-1] if one.size == len(data)), None)
+        # Never over the latest ones: they remain if the process is killed within the write.
+        place = next((place for place in self._counts[:-1] if place.size == len(data)), None)
         if place is None:
             if not fits(len(data)):
                 return False
@@ -171,13 +172,13 @@ class TapeWriter:
             coverage: what became of all calls.
             dumps: of a flight recorder.
             closed_ns: Unix time in nanoseconds; by default it is now.
-            continues: whether the recording goes on in another file.
+            continues: whether the recording continues in another file.
             next_call: how many calls of the recording were seen by then, if it continues.
             deleted: the numbers of the files that the recorder deleted so far.
-            elsewhere: facts of the kept calls, if these are on other tapes (fields of
+            elsewhere: facts about the kept calls, if these are on other tapes (fields of
                 :class:`End`).
-            fits: tells whether there is room for so many bytes. If not, the table of inputs, which
-                takes most of them, is made coarser; and the end is written in any case.
+            fits: says whether there is room for this many bytes. If not, the table of inputs, which
+                takes most of them, is made coarser. The end is written in any case.
 
         Raises:
             OSError: it is not written.
@@ -248,12 +249,12 @@ class TapeWriter:
             self._raised += raised
             self.table.add(
                 tree["structure"], tree["leaves"], call.scalars, call.number, raised=raised,
-                ranges=[(one["leaf"], one["min"], one["max"]) for one in ranges or ()],
+                ranges=[(span["leaf"], span["min"], span["max"]) for span in ranges or ()],
                 key=call.signature,
             )  # fmt: skip
-        for key, (call, many) in alike.items():
+        for key, (call, numbers_alike) in alike.items():
             tree = call.record["inputs"]
-            self.table.add(tree["structure"], tree["leaves"], call.scalars, *many, key=key)
+            self.table.add(tree["structure"], tree["leaves"], call.scalars, *numbers_alike, key=key)
 
     def _write(self, parts: Sequence[Any], size: int) -> None:
         if self._is_torn:
@@ -262,7 +263,7 @@ class TapeWriter:
         try:
             self._sink.write_at(self.end, parts)
         except OSError:
-            # If the disk refuses to cut as well, the tape is cut before the next append.
+            # If cutting fails as well, the tape is cut before the next append.
             with contextlib.suppress(OSError):
                 self._sink.cut(self.end)
                 self._is_torn = False

@@ -83,7 +83,7 @@ def test_reading_ends_when_it_takes_more_memory_than_the_budget(
 ) -> None:
     monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     held = iter(range(0, 2**40, 2**20))
-    monkeypatch.setattr(budget, "held_bytes", lambda: next(held))
+    monkeypatch.setattr(budget, "memory_now", lambda: next(held))
     code, stderr = ask("--max-memory", "1", *SCAN, str(tape))
     assert code == 1
     assert stderr.startswith("calltape: reading took more than 1 MiB of memory. ")
@@ -114,8 +114,8 @@ def test_a_redaction_may_take_longer_than_reading(
     tape: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks the analysis of two tapes, and again under other keys."""
-    made: list[budget.Budget] = []
-    monkeypatch.setattr(budget.Budget, "look", lambda self, *_: made.append(self))
+    made: list[budget.Spending] = []
+    monkeypatch.setattr(budget.Spending, "look", lambda self, *_: made.append(self))
     monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     assert ask(verb, str(tape), "-o", str(tape.with_suffix(".out")))[0] == 0
     with budget.reading([str(tape)]):
@@ -149,7 +149,7 @@ def test_a_hole_is_worth_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_imported_is_not_counted() -> None:
-    spent = budget.Budget()
+    spent = budget.Spending()
     sum(range(200_000))
 
     def importing() -> None:
@@ -177,7 +177,7 @@ def test_a_thread_that_has_ended_spends_nothing(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(budget, "clock_of_thread", lambda: clock)
     with Limits(seconds=0):
-        spent = budget.Budget(is_process=False)
+        spent = budget.Spending(is_process=False)
     ended = True
     assert spent.look(None) is None
     ended = False
@@ -186,7 +186,7 @@ def test_a_thread_that_has_ended_spends_nothing(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_command_that_handles_errors_is_ended_too() -> None:
     with Limits(seconds=0):
-        spent = budget.Budget()
+        spent = budget.Spending()
 
     def persistent() -> None:
         while True:

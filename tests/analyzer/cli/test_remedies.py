@@ -47,7 +47,7 @@ OF_PYTHON = {
 }
 """Files whose texts the command does not print as messages."""
 OF_ARGUMENTS = {
-    "tape.py": 4, "opening.py": 1, "exporting/export.py": 6,
+    "tape.py": 4, "opening.py": 1, "exporting/export.py": 4, "exporting/parts.py": 2,
     "replaying/replaying.py": 1, "programs/untrusted_files.py": 2,
     "explaining.py": 1,
 }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.comparison.judging import failed
+from calltape_analyzer.comparison.judging import verdict_of_error
 from calltape_analyzer.comparison.reports import (
     CallsKind,
     NotVerified,
@@ -18,7 +18,7 @@ from calltape_analyzer.comparison.reports import (
     ReportRow,
     SomeCalls,
 )
-from calltape_analyzer.facts import Other, OtherNote, document_of
+from calltape_analyzer.facts import Other, OtherNote, fact_document
 from calltape_schema.errors import TapeError
 
 FINE = ReportRow(call=0, variant="prefill", max_abs=1e-7, max_rel=1e-6, compared=8)
@@ -128,7 +128,7 @@ def test_json_is_json_whatever_the_differences_are(rows: list[ReportRow], notes:
     assert found["ok"] is report.ok
     assert [note["text"] for note in found["notes"]] == notes
     assert [row["call"] for row in found["rows"]] == [row.call for row in rows]
-    errors = [row.error and document_of(row.error) for row in report]
+    errors = [row.error and fact_document(row.error) for row in report]
     assert [row["error"] for row in found["rows"]] == errors
     assert found["summary"] == report.summary
     for row, plain in zip(rows, found["rows"], strict=True):
@@ -239,9 +239,9 @@ def test_what_was_compared_with_the_model_alone_is_said() -> None:
 def test_damage_of_the_tape_says_nothing_of_the_target(
     kind: Any, is_tested: bool, is_unreadable: bool
 ) -> None:
-    row = ReportRow(call=3, variant=None, **dict(failed(TapeError(kind, "no more"))))
+    row = ReportRow(call=3, variant=None, **dict(verdict_of_error(TapeError(kind, "no more"))))
     assert (row.is_tested, row.is_unreadable) == (is_tested, is_unreadable)
-    assert failed(ValueError()).against == "tape"
+    assert verdict_of_error(ValueError()).against == "tape"
 
 
 def test_a_long_error_is_written_once() -> None:

@@ -13,7 +13,7 @@ import torch
 from calltape_analyzer import ExportError, ExportOptions, export
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import budget as budgets
-from calltape_analyzer.exporting.session.budget import Budget, time_limit
+from calltape_analyzer.exporting.session.budget import TimeBudget, time_limit
 from calltape_analyzer.programs.reasons import TimeUp
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.models import Model, t
@@ -144,9 +144,9 @@ def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
 
 
 def test_a_limit_is_never_none() -> None:
-    assert Budget(1.0).within(0.5) == 0.5
-    assert 0 < Budget(1e-9).within(60) < 0.01
-    assert Budget().within(60) == 60
+    assert TimeBudget(1.0).within(0.5) == 0.5
+    assert 0 < TimeBudget(1e-9).within(60) < 0.01
+    assert TimeBudget().within(60) == 60
 
 
 def _work(seconds: float) -> None:

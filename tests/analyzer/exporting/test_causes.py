@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import ExportError, export
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.foreign_errors import ErrorKind, Raised
+from calltape_analyzer.foreign_errors import ErrorMeaning, Raised
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.models import Model, t
 
@@ -59,7 +59,7 @@ def test_other_errors_keep_their_words(tmp_path: Path) -> None:
 
 def test_an_error_without_a_traceback_is_its_text() -> None:
     cause = cause_of(RuntimeError("data-dependent"))
-    assert cause == Raised("RuntimeError", "data-dependent", (ErrorKind.NEEDS_VALUE,))
+    assert cause == Raised("RuntimeError", "data-dependent", (ErrorMeaning.NEEDS_VALUE,))
     assert str(cause) == "RuntimeError: data-dependent"
 
 

@@ -71,7 +71,7 @@ def test_a_part_in_another_mode_stays_so(tmp_path: Path) -> None:
         assert replay(tape, model).ok
         programs = export(tape, model)
     (program,) = programs.values()
-    assert not program.draws
+    assert not program.random_generators
     assert program.has(TracedInTraining)
 
 

@@ -210,8 +210,8 @@ def test_an_argument_that_is_written_to_and_returned_has_a_note(tmp_path: Path) 
             each(t(5, 3), torch.ones(1, 3).expand(5, 3))
     manifest = tmp_path / "saved" / "manifest.json"
     document = json.loads(manifest.read_text())
-    assert document["programs"][0]["written"] == [[1, 1]]
-    document["programs"][0]["written"] = [[1, 2]]
+    assert document["programs"][0]["result_arguments"] == [[1, 1]]
+    document["programs"][0]["result_arguments"] = [[1, 2]]
     manifest.write_text(json.dumps(document))
     with pytest.raises(TapeError, match="its manifest contradicts itself: a tensor"):
         load_programs(tmp_path / "saved")

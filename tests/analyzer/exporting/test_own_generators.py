@@ -65,7 +65,7 @@ class Given(torch.nn.Module):
 def test_its_numbers_are_constants_and_nothing_is_random(tmp_path: Path) -> None:
     programs = made(tmp_path, Seeded(), CALLS, [call(torch.ones(9, 4))])
     (program,) = programs.values()
-    assert not program.draws
+    assert not program.random_generators
     for _ in range(3):
         assert_as_module(programs, Seeded(), CALLS)
 
@@ -104,7 +104,7 @@ def test_a_generator_that_the_model_holds_is_random(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, Holding(), CALLS), Holding())
     assert programs.verify().ok
     (program,) = programs.values()
-    assert program.draws
+    assert program.random_generators
 
 
 @pytest.mark.integration

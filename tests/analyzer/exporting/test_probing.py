@@ -197,8 +197,8 @@ def test_a_model_that_changes_far_beyond_is_found_out_by_far_probes_only(tmp_pat
     near, far = (
         export(tape, module, options=ExportOptions(probe=probe)) for probe in ("near", "far")
     )
-    assert near["main"].only is None
-    assert far["main"].only is not None
+    assert near["main"].only_rows is None
+    assert far["main"].only_rows is not None
     assert isinstance(why := far["main"].why_only, WhyOnly)
     assert why.kind is WhyNotOthers.WRONG_UNSEEN
 

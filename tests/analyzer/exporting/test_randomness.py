@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportError, Programs, export, load_programs, replay
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.exporting.session.session import Session
@@ -276,7 +276,7 @@ def test_a_coin_is_thrown_until_it_differs(tmp_path: Path, model: Any) -> None:
     (variant,) = tape.variants()
     facts = variant.facts
     sample = runner.sample(facts, Sizing(0, values_at(facts, 0), False))
-    plan = Plan.of(facts, sample, runner.sorter.signature)
+    plan = ArgumentPlan.of(facts, sample, runner.sorter.signature)
     for seed in range(6):
         torch.manual_seed(seed)
         found = runner.random_results(plan, sample)
@@ -295,7 +295,7 @@ def test_loaded_programs_say_that_the_difference_is_random(tmp_path: Path) -> No
     report = loaded.verify(tape)
     assert not report.ok
     (program,) = loaded.values()
-    assert program.draws == ("torch",)
+    assert program.random_generators == ("torch",)
     assert all(str(row.error).startswith("random: outputs.0: ") for row in report)
 
 

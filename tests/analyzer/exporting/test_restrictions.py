@@ -119,7 +119,7 @@ def test_size_that_explains_what_is_wrong_is_excluded(
     for programs in (made, load_programs(tmp_path / "programs", trusted=True)):
         assert all(outcome(model, programs, given) for given in [*recorded, *taken])
         assert not any(outcome(model, programs, given) for given in refused)
-        assert any(program.only is None for program in programs.values()) is bool(taken)
+        assert any(program.only_rows is None for program in programs.values()) is bool(taken)
 
 
 @pytest.mark.integration

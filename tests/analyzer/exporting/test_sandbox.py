@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
             time.sleep(1000)  # as for a lock that a thread of the host held
         return os.getpid()
 
-    monkeypatch.setattr(module_apart, "SETTLING", 0.5)
+    monkeypatch.setattr(module_apart, "FIRST_SECONDS", 0.5)
     monkeypatch.setattr(module_apart, "unusable_because", [])
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
@@ -152,7 +153,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
     try:
         with Sandbox(locked, "cpu", first="recorded") as runs:
             assert runs.ask(1, 60) == here
-            assert runs.is_here
+            assert runs.runs_here
         assert not module_apart.may_fork("cpu")
     finally:
         stop.set()
@@ -226,6 +227,33 @@ def _assert_refuses_no_rows(programs: Programs, harm: str) -> None:
     }
     with pytest.raises(Exception, match=reasons[harm]):
         programs(torch.rand(0, 4))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks are used on Linux only")
+def test_a_program_needs_one_fork_which_ends_with_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2
+
+    sizes = (2, 3), (4, 5), (7, 4)
+    tape = taped(tmp_path, Scaled(), [call(torch.randn(*size)) for size in sizes])
+    forks: list[int] = []
+    fork = os.fork
+
+    def counted() -> int:
+        if pid := fork():
+            forks.append(pid)
+        return pid
+
+    monkeypatch.setattr(os, "fork", counted)
+    (program,) = export(tape, Scaled()).values()
+    assert program.variant.zeros is not None  # sizes of 0 were tried, after others
+    assert len(forks) == 2  # the model alone, then with its program
+    for pid in forks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 @pytest.mark.integration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calltape_analyzer.minimising.search import CommandCheck, Outcome
+from calltape_analyzer.minimising.search import CheckResult, CommandCheck
 
 TRACEBACK = """cat >&2 <<END
 Traceback (most recent call last):
@@ -16,28 +16,28 @@ END
 exit 1 # {}"""
 
 
-def outcome(command: str, path: Path, seconds: float = 60) -> Outcome:
+def outcome(command: str, path: Path, seconds: float = 60) -> CheckResult:
     return CommandCheck(command).run(str(path), seconds)._replace(seconds=0)
 
 
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("exit 0 # {}", Outcome("passed")),
-        ("echo ValueError: no; exit 0 # {}", Outcome("passed")),
-        ("exit 3 # {}", Outcome("failed", ("exit code 3",))),
-        (TRACEBACK, Outcome("failed", ("RuntimeError: size # must match #",))),
+        ("exit 0 # {}", CheckResult("passed")),
+        ("echo ValueError: no; exit 0 # {}", CheckResult("passed")),
+        ("exit 3 # {}", CheckResult("failed", ("exit code 3",))),
+        (TRACEBACK, CheckResult("failed", ("RuntimeError: size # must match #",))),
         (
             "echo '5  my.app:OddError: 7'; echo then KeyError; exit 1 # {}",
-            Outcome("failed", ("KeyError", "my.app:OddError: #")),
+            CheckResult("failed", ("KeyError", "my.app:OddError: #")),
         ),
-        ("echo KeyError; kill -SEGV $$ # {}", Outcome("failed", ("ended by SIGSEGV",))),
-        ("sh -c 'kill -ABRT $$'; exit $? # {}", Outcome("failed", ("ended by SIGABRT",))),
-        ("echo no model; exit 125 # {}", Outcome("unusable", ("exit code 125", "no model"))),
+        ("echo KeyError; kill -SEGV $$ # {}", CheckResult("failed", ("ended by SIGSEGV",))),
+        ("sh -c 'kill -ABRT $$'; exit $? # {}", CheckResult("failed", ("ended by SIGABRT",))),
+        ("echo no model; exit 125 # {}", CheckResult("unusable", ("exit code 125", "no model"))),
     ],
 )
 def test_the_end_of_a_command_is_classified(
-    command: str, expected: Outcome, tmp_path: Path
+    command: str, expected: CheckResult, tmp_path: Path
 ) -> None:
     assert outcome(command, tmp_path) == expected
 

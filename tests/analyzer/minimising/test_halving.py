@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.minimising.search import (
-    Outcome,
+    CheckResult,
     Search,
     fewest,
     normalised,
@@ -30,12 +30,12 @@ def test_few_tapes_stay_on_disk_and_the_whole_one_does(tmp_path: Path, least: in
     class Counting:
         name = "counting"
 
-        def run(self, path: str, seconds: float) -> Outcome:
+        def run(self, path: str, seconds: float) -> CheckResult:
             nonlocal most
             most = max(most, len(list((tmp_path / "tried").iterdir())))
             with open_tape(path) as tape:
                 fails = len(tape) > (least if is_later else 0)
-            return Outcome("failed", ("same",)) if fails else Outcome("passed")
+            return CheckResult("failed", ("same",)) if fails else CheckResult("passed")
 
     (tmp_path / "tried").mkdir()
     whole = write_tape(tmp_path / "whole.tape", [((torch.zeros(n),), {}) for n in range(41)])
@@ -57,9 +57,9 @@ def test_a_tape_that_is_read_stays_on_disk(tmp_path: Path) -> None:
     class Failing:
         name = "failing"
 
-        def run(self, path: str, seconds: float) -> Outcome:
+        def run(self, path: str, seconds: float) -> CheckResult:
             with open_tape(path) as tape:
-                return Outcome("failed", ("same",)) if len(tape) else Outcome("passed")
+                return CheckResult("failed", ("same",)) if len(tape) else CheckResult("passed")
 
     (tmp_path / "tried").mkdir()
     whole = write_tape(tmp_path / "whole.tape", [((torch.zeros(n),), {}) for n in range(21)])

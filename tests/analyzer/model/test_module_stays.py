@@ -153,4 +153,4 @@ def test_counter_in_a_buffer_does_not_make_its_program_wrong(tmp_path: Path) -> 
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (4, 6)], values="none")
     programs = export(tape, module)
     assert module.count == 2
-    assert [program.only for program in programs.values()] == [None]
+    assert [program.only_rows for program in programs.values()] == [None]

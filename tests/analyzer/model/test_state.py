@@ -56,7 +56,7 @@ def test_what_depends_on_state_is_not_reproduced_for_that_reason(tmp_path: Path)
     for row in report:
         assert "its calls change its state" in str(row.error), row
     for program in programs.values():
-        assert program.only is None
+        assert program.only_rows is None
         assert not program.has(ServesOnly)
     # Each call begins where the one before ended, as with the model.
     x = t(4, 3)

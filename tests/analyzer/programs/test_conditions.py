@@ -16,7 +16,7 @@ from calltape_analyzer import ExportOptions, Programs, export
 from calltape_analyzer.arguments.samples import LiveCall
 from calltape_analyzer.foreign_errors import (
     AssertionFailed,
-    ErrorKind,
+    ErrorMeaning,
     OtherAssertion,
     Raised,
     failure_of,
@@ -282,7 +282,7 @@ def test_an_assertion_of_torch_is_known() -> None:
     placed = failure_of(RuntimeError(f"{text}: the model asks at a.py:3, in forward: x.item()"))
     assert isinstance(placed, AssertionFailed)
     assert placed.place == "the model asks at a.py:3, in forward: x.item()"
-    assert placed.kinds == (ErrorKind.NEEDS_VALUE,)
+    assert placed.kinds == (ErrorMeaning.NEEDS_VALUE,)
     assert failure_of(RuntimeError("Runtime assertion failed: so")) == OtherAssertion("so")
     assert failure_of(RuntimeError("another error")) == Raised("RuntimeError", "another error")
 

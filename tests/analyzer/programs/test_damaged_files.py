@@ -95,7 +95,7 @@ def test_damage_of_what_is_packed_is_a_tape_error(saved: Path, traffic: Tape) ->
     packed = [
         at
         for at in paths_of(whole)
-        if at[-1] in ("structure", "scalars", "key", "typed", "constants")
+        if at[-1] in ("structure", "scalars", "key", "key_constants", "constants")
     ]
     packed = [at for at in packed if isinstance(_at(whole, at), str)]
     assert len(packed) >= 8

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Placeholder, TapeError, open_tape, render
-from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_analyzer.pytree.classes import ClassIndex, class_name
 from calltape_analyzer.pytree.rebuilding import rebuild
 from calltape_schema.tree import (
     ClassNode,
@@ -339,31 +339,31 @@ LIST = SequenceNode(kind="list", children=())
         SequenceNode(kind="range", children=(NONE,) * 3),
         SequenceNode(kind="size", children=(NONE,)),
         SequenceNode(kind="set", children=(LIST,)),
-        SequenceNode(kind="list", children=(), type=name_of(Batch)),
+        SequenceNode(kind="list", children=(), type=class_name(Batch)),
         SequenceNode(kind="list", children=(), type="builtins:int"),
         DictNode(kind="dict", keys=("a",), children=(NONE,), type="builtins:list"),
-        DictNode(kind="dict", keys=("a",), children=(NONE,), type=name_of(Pair)),
-        FieldsNode(kind="namedtuple", type=name_of(Pair), fields=("left",), children=(NONE,)),
+        DictNode(kind="dict", keys=("a",), children=(NONE,), type=class_name(Pair)),
+        FieldsNode(kind="namedtuple", type=class_name(Pair), fields=("left",), children=(NONE,)),
         FieldsNode(kind="namedtuple", type="builtins:int", fields=(), children=()),
-        FieldsNode(kind="dataclass", type=name_of(Batch), fields=("z",), children=(NONE,)),
-        FieldsNode(kind="dataclass", type=name_of(Batch), fields=(), children=()),
+        FieldsNode(kind="dataclass", type=class_name(Batch), fields=("z",), children=(NONE,)),
+        FieldsNode(kind="dataclass", type=class_name(Batch), fields=(), children=()),
         FieldsNode(kind="dataclass", type="builtins:dict", fields=(), children=()),
         FieldsNode(kind="object", type="builtins:int", fields=("a",), children=(NONE,)),
         FieldsNode(kind="object", type="builtins:dict", fields=("a",), children=(NONE,)),
-        FieldsNode(kind="object", type=name_of(Frozen), fields=("__class__",), children=(NONE,)),
-        FieldsNode(kind="object", type=name_of(Frozen), fields=("other",), children=(NONE,)),
+        FieldsNode(kind="object", type=class_name(Frozen), fields=("__class__",), children=(NONE,)),
+        FieldsNode(kind="object", type=class_name(Frozen), fields=("other",), children=(NONE,)),
         FieldsNode(
             kind="object", type="collections:OrderedDict", fields=("values",), children=(NONE,)
         ),
-        FieldsNode(kind="object", type=name_of(Stateful), fields=("run",), children=(NONE,)),
-        FieldsNode(kind="object", type=name_of(Stateful), fields=("ready",), children=(NONE,)),
-        FieldsNode(kind="object", type=name_of(Stateful), fields=("a b",), children=(NONE,)),
+        FieldsNode(kind="object", type=class_name(Stateful), fields=("run",), children=(NONE,)),
+        FieldsNode(kind="object", type=class_name(Stateful), fields=("ready",), children=(NONE,)),
+        FieldsNode(kind="object", type=class_name(Stateful), fields=("a b",), children=(NONE,)),
         FieldsNode(kind="namedtuple", type="builtins:tuple", fields=("a",), children=(NONE,)),
-        SequenceNode(kind="tuple", children=(NONE,) * 3, type=name_of(Pair)),
-        CustomNode(kind="custom", type=name_of(Batch), context=NONE, children=()),
+        SequenceNode(kind="tuple", children=(NONE,) * 3, type=class_name(Pair)),
+        CustomNode(kind="custom", type=class_name(Batch), context=NONE, children=()),
         CustomNode(kind="custom", type="collections:deque", context=LIST, children=()),
-        EnumNode(kind="enum", type=name_of(Color), name="GREEN", value="green"),
-        EnumNode(kind="enum", type=name_of(Batch), name="GREEN"),
+        EnumNode(kind="enum", type=class_name(Color), name="GREEN", value="green"),
+        EnumNode(kind="enum", type=class_name(Batch), name="GREEN"),
         EnumNode(kind="enum", type="builtins:int", name="from_bytes"),
         ClassNode(kind="class", type="os:system"),
         ConstantNode(kind="dtype", name="float1024"),
@@ -409,7 +409,7 @@ def test_an_array_that_numpy_does_not_have_is_a_tensor() -> None:
 
 
 def test_missing_dataclass_fields_have_their_defaults() -> None:
-    node = FieldsNode(kind="dataclass", type=name_of(Slotted), fields=("x",), children=(NONE,))
+    node = FieldsNode(kind="dataclass", type=class_name(Slotted), fields=("x",), children=(NONE,))
     assert built(node) == Slotted(None, [])
 
 

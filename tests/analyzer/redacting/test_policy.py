@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.redacting.policy import Fact, Policy
+from calltape_analyzer.redacting.policy import Policy, PrivateFact
 
 OPEN = {"setting": "kept", "size": "kept", "range": "replaced", "text": "replaced"}
 """What is not omitted by default; keys are never omitted, because paths are made of them."""
@@ -17,7 +17,7 @@ def fate(fact: Any, path: str = "kwargs.x", **asked: list[str]) -> str:
     return Policy(Signature.of(None), **asked).fate(path, fact)
 
 
-@pytest.mark.parametrize("fact", get_args(Fact))
+@pytest.mark.parametrize("fact", get_args(PrivateFact))
 def test_each_fact_has_its_fate(fact: str) -> None:
     key = {"key": "replaced"}
     assert fate(fact) == (OPEN | key).get(fact, "omitted")

@@ -14,9 +14,9 @@ from calltape_analyzer import TapeError, diff, open_tape
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.urls import (
     displayed_url,
+    file_url,
     is_url,
     local_path,
-    name_of,
     without_secrets,
 )
 from tests.analyzer.cli.commands import run
@@ -58,7 +58,7 @@ def test_urls_are_told_from_paths() -> None:
         assert not is_url(path), path
     assert local_path("file:///a b.tape") == "/a b.tape"
     assert local_path("a.tape") == "a.tape"
-    assert name_of("https://u@h/a.tape.gz?t=1").endswith(".tape.gz")
+    assert file_url("https://u@h/a.tape.gz?t=1").endswith(".tape.gz")
 
 
 def test_messages_of_others_lose_their_secrets() -> None:

@@ -103,7 +103,7 @@ def test_adding_up_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: str
 ) -> None:
     """Each file is read, and no time is left to add them up."""
-    monkeypatch.setattr(budget.Budget, "look", lambda self, frame: None)
+    monkeypatch.setattr(budget.Spending, "look", lambda self, frame: None)
     for number in range(3):
         calls = [((torch.zeros(2, 4),), {})]
         write_tape(tmp_path / f"{number}.tape", calls, tape_id=bytes([number]) * 16)

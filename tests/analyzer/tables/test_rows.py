@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import UsageError, open_tape
 from calltape_analyzer.tables import rows as table_rows
-from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS, repeated
+from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS, text_column
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
 from calltape_schema.groups import planned
@@ -264,7 +264,7 @@ def test_a_broken_record_under_a_right_checksum_has_no_row(tmp_path: Path, name:
 
 
 def test_texts_that_utf8_does_not_have() -> None:
-    assert repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
+    assert text_column(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
 
 
 @pytest.mark.parametrize("leaves", [False, True])

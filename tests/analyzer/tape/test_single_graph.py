@@ -127,6 +127,22 @@ def test_tensors_that_a_cache_has_not_yet_are_inferred_as_zeros(tmp_path: Path) 
         assert torch.equal(layer.keys, torch.zeros(2, 2, 8, 4))
 
 
+def test_a_partly_filled_cache_of_other_ranks_is_not_completed(tmp_path: Path) -> None:
+    """As on a damaged tape: the keys of one layer have rank 1, and the other layer has none."""
+    partly = OwnCache(0, 0)
+    partly.layers[1].keys = t(3)
+    tape = tape_of(
+        tmp_path,
+        step,
+        {"input_ids": t(2, 5), "past_key_values": partly},
+        {"input_ids": t(2, 1), "past_key_values": OwnCache(5, 5)},
+        classes=[OwnCache, Layer],
+    )
+    with pytest.raises(InferenceError):
+        tape.infer_dynamic_shapes()
+    assert len(tape.variants()) == 2
+
+
 NOT_ONE: dict[str, tuple[list[Any], str]] = {
     "dtypes": ([((t(2),), {}), ((t(3).long(),), {})], "x is int64, not float32"),
     "ranks": ([((t(2),), {}), ((t(2, 3),), {})], "x is of rank 2, not 1"),

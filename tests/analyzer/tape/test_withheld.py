@@ -11,7 +11,7 @@ import torch
 from calltape_analyzer import InferenceError, Placeholder, Tape, open_tape, render
 from calltape_analyzer.observing.signature import Signature, signature_text
 from calltape_analyzer.observing.traffic_counters import tensors_of
-from calltape_analyzer.programs.saving import signature_document, signature_of
+from calltape_analyzer.programs.saving import signature_document, signature_from_document
 from calltape_recorder import First, record
 from calltape_schema import TapeError
 from calltape_schema.records import Parameter, Target
@@ -89,7 +89,7 @@ def test_a_signature_that_is_saved_keeps_what_it_does_not_know() -> None:
     parameter = Parameter(name="x", kind=kind, has_default=True, default_missing=True)
     target = Target(type="m:M", method="forward", via="hook", signature=(parameter,))
     own = Signature.of(target)
-    assert signature_of(signature_document(own)) == own
+    assert signature_from_document(signature_document(own)) == own
 
 
 def test_counters_without_ints_are_counters(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from calltape_analyzer import TapeError, open_tape, replay
 from calltape_analyzer.arguments.samples import complete_inputs
 from calltape_analyzer.testing import assert_replays
-from calltape_analyzer.testing.parameters import Problem, TapeParameter, parameters_for
+from calltape_analyzer.testing.parameters import BadParameter, TapeParameter, parameters_for
 from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS
 
 TAPES = [*HOSTILE, *sorted((FIXTURES / "v1").glob("*.tape"))]
@@ -30,7 +30,7 @@ def test_a_test_gets_calls_or_a_reason(path: Path) -> None:
     found = parameters_for([((path.name,), {})], [path.parent], None)
     assert found
     for one in found:
-        if isinstance(one, Problem):
+        if isinstance(one, BadParameter):
             assert one.text.isprintable()
         else:
             assert isinstance(one, TapeParameter)

@@ -16,7 +16,7 @@ from calltape_analyzer import Tape, Variant, diff, open_tape
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import value_in
 from calltape_analyzer.targets.engines import optimization_profile, partial_shapes
-from calltape_analyzer.variant import table_of
+from calltape_analyzer.variants.variant_findings import VariantTable
 from tests.analyzer.observed import Given, Optional, given, named_columns, tape_of, zeros
 from tests.analyzer.tapes import write_tape
 
@@ -229,7 +229,7 @@ def check_counts(tape: Tape, variants: list[Variant]) -> None:
         facts, found = variant.facts, variant.findings
         assert len(variant.calls) == found.calls
         assert len({symbol.name for symbol in found.symbols}) == len(found.symbols)
-        rows = [row[0] for row in table_of(variant).arguments]
+        rows = [row[0] for row in VariantTable.of(variant).arguments]
         assert len(set(rows)) == len(rows)
         for call in variant.calls:
             row = variant.sorter.sorted(call.record.inputs).row

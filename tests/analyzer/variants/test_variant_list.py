@@ -11,7 +11,7 @@ import torch
 
 from calltape_analyzer import Variant, VariantList, open_tape
 from calltape_analyzer import text as words
-from calltape_analyzer.variant import table_of
+from calltape_analyzer.variants.variant_findings import VariantTable
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -67,7 +67,7 @@ def test_a_notebook_shows_the_same_rows(path: Path) -> None:
         assert shown is not None
         cells = set(map(unescape, re.findall(r"<t[dh]>(.*?)</t[dh]>", shown)))
         for variant in variants:
-            table = table_of(variant)
+            table = VariantTable.of(variant)
             assert f"<strong>{table.name}: {table.calls}</strong>" in unescape(shown)
             assert {cell for row in (*table.arguments, *table.symbols) for cell in row} - {
                 ""
@@ -78,7 +78,7 @@ def test_a_notebook_shows_the_same_rows(path: Path) -> None:
 def test_the_page_of_the_viewer_gets_the_same_rows(path: Path) -> None:
     with open_tape(path) as tape:
         for variant in tape.variants():
-            table = table_of(variant)
+            table = VariantTable.of(variant)
             tables = {tuple(given["head"]): given["rows"] for given in table.document()["tables"]}
             assert tables[("argument", "dtype", "shape or value")] == table.arguments
             assert tables.get(("symbol", "sizes", "always"), ()) == table.symbols
@@ -101,6 +101,6 @@ def test_without_an_answer_it_is_shown_as_a_list(
 
     with open_tape(path) as tape:
         found = tape.variants()[2:]
-        monkeypatch.setattr("calltape_analyzer.variant.table_of", fail)
+        monkeypatch.setattr("calltape_analyzer.variant.VariantTable.of", fail)
         assert repr(found) == f"[<Variant {found[0].name}: 1 call>]"
         assert found._repr_html_() is None

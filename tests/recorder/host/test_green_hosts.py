@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from calltape_recorder.threads import Event, get_ident, is_apart, start_thread, wait_for
+from calltape_recorder.threads import Event, get_ident, is_beside_greenlets, start_thread, wait_for
 
 ROOT = Path(__file__).parents[3]
 HOSTS = {
@@ -65,11 +65,11 @@ def test_no_thread_stands_apart_without_greenlets() -> None:
     ran = Event()
 
     def run() -> None:
-        found.append(is_apart())
+        found.append(is_beside_greenlets())
         ran.set()
 
     start_thread(run, "test")
     assert ran.wait(60)
     assert found == [False]
-    assert not is_apart()
+    assert not is_beside_greenlets()
     assert get_ident() > 0

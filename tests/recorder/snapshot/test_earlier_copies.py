@@ -269,7 +269,7 @@ def test_a_thread_puts_another_tensor_in_the_place_of_the_first_part() -> None:
         origin = kept(torch.frombuffer(memory, dtype=torch.int8, count=9000)[None])
         found = earlier.find([grown], grown_look)
         is_there.append(found is not None)
-        assert found is None or [one and one.first for one in found] == [origin]
+        assert found is None or [one and one.prefix_origin for one in found] == [origin]
 
     def put() -> None:
         kept(torch.frombuffer(memory, dtype=torch.float32)[None])

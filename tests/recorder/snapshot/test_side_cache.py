@@ -15,7 +15,8 @@ import torch
 from calltape_recorder import Novelty, record
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot import side_cache as module
-from calltape_recorder.snapshot.facts import Alias, outline_of
+from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.side import outline_of
 from calltape_recorder.snapshot.side_cache import CachedSide, SideCache, SideGuards
 from calltape_recorder.snapshot.side_facts import SideFacts, read_facts
 from tests.recorder.models import Echo

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import pipeline, record
+from calltape_recorder import record, recording
 from tests.recorder import disks
 from tests.recorder.models import Add
 from tests.recorder.waiting import looked
@@ -38,7 +38,7 @@ def test_a_recording_that_is_over_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, x, now = Add(), torch.ones(2), [0.0]
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(recording, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for name, most in (("max_calls", 2), ("max_seconds", 5)):
         caplog.clear()
         bound: Any = {name: most}

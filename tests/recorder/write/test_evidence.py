@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, pipeline, record
+from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, record
+from calltape_recorder.keep import admission
 from calltape_recorder.keep.policies import Keep
 from tests.recorder.models import Identity
 from tests.recorder.parts import recording
@@ -58,7 +59,7 @@ def test_samples_are_deleted_first(tmp_path: Path, keep: Keep) -> None:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which evidence is remembered."""
     now = [100.0]
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -70,7 +71,7 @@ def test_evidence_that_is_lost_is_gathered_again_in_a_while(
     with recording(model, tmp_path / "t.tape", keep=Novelty()) as parts:
         model(x)
         for _ in range(3):
-            parts.novelty_lost()
+            parts.decisions.lose_novelty()
             model(x)
         now[0] += 100
         model(x)
@@ -83,17 +84,17 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
 ) -> None:
     """Else each file that is written would delete the next one that is asked for."""
     model, begins = Identity(), list[float]()
-    monkeypatch.setattr(pipeline, "start_over", lambda decider: begins.append(now[0]))
+    monkeypatch.setattr(admission, "start_over", lambda decider: begins.append(now[0]))
     with recording(model, tmp_path / "a.tape", keep=Novelty(), **DELETES) as parts:
         for _ in range(200):
-            parts.novelty_lost(made_room=True)
+            parts.decisions.lose_novelty(made_room=True)
             model(torch.ones(2))
             now[0] += 5
         gaps = [later - earlier for earlier, later in pairwise(begins)]
         assert gaps == sorted(gaps)
         assert len(gaps) < 8
         for step in (10_000, 10_000, 11):  # for another reason it is gathered soon
-            parts.novelty_lost()
+            parts.decisions.lose_novelty()
             now[0] += step
             model(torch.ones(2))
         assert begins[-1] - begins[-2] == 11

@@ -47,9 +47,9 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
+    "ArgumentPlan",
     "FormLeaf",
     "PlainForm",
-    "Plan",
     "Template",
     "as_call",
     "as_passed",
@@ -61,11 +61,11 @@ __all__ = [
     "template_of_result",
 ]
 
-_OTHER = re.compile("[^0-9A-Za-z]")
+_NOT_IN_IDENTIFIERS = re.compile("[^0-9A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArgumentPlan:
     """How one variant is exported.
 
     Attributes:
@@ -87,10 +87,10 @@ class Plan:
     varying: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, variant: VariantFacts, sample: Sample, signature: Signature) -> Plan:
+    def of(cls, variant: VariantFacts, sample: Sample, signature: Signature) -> ArgumentPlan:
         """The plan of a variant, with the constants of a sample."""
         layout = variant.group.layout
-        given = {layout.int_scalars[c.index] for c in variant.dynamic() if c.is_int}
+        dynamic_ints = {layout.int_scalars[c.index] for c in variant.dynamic() if c.is_int}
         counters = {
             layout.int_scalars[counter.index]: (dimension.index, dimension.axis or 0)
             for counter, dimension in variant.counting_ints.items()
@@ -101,13 +101,15 @@ class Plan:
         def leaf_of(node: Any) -> FormLeaf | None:
             if isinstance(node, TensorNode) and node.leaf not in constant:
                 return FormLeaf("tensor", node.leaf)
-            if isinstance(node, ScalarNode) and node.scalar in given:
+            if isinstance(node, ScalarNode) and node.scalar in dynamic_ints:
                 return FormLeaf("int", node.scalar)
             if isinstance(node, ScalarNode) and node.scalar in variant.open_floats:
                 return FormLeaf("float", node.scalar)
             return None
 
-        found = {n: _plain(one, leaf_of) or _flat(one, leaf_of) for n, one in layout.nodes.items()}
+        found = {
+            n: _plain(node, leaf_of) or _flat(node, leaf_of) for n, node in layout.nodes.items()
+        }
         # An argument without a leaf is a constant.
         inputs = {name: form for name, form in found.items() if form is not None}
         leading = sum(name in inputs for name in layout.arguments[: layout.positional])
@@ -144,13 +146,13 @@ class Plan:
             InferenceError: one holds an object that was not rebuilt.
         """
         layout = self.template.layout
-        given = {
+        tensors_by_number = {
             i: sample.scalars[i]
             for i, place in enumerate(layout.scalars)
             if (place.is_int and i not in self.template.counters) or i in self.varying
         }
         tensors = {i: t for i, t in enumerate(sample.tensors) if i not in self.template.derived}
-        arguments = self.template.build(tensors, given, classes, device)
+        arguments = self.template.build(tensors, tensors_by_number, classes, device)
         check_rebuilt(arguments.items(), self.signature.may_lack)
         return arguments
 
@@ -168,8 +170,8 @@ class Plan:
 
     def arguments(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Values of the inputs as the ``(args, kwargs)`` that the program takes."""
-        given = iter(values)
-        filled = {name: form.fill(lambda _: next(given)) for name, form in self.forms.items()}
+        remaining = iter(values)
+        filled = {name: form.fill(lambda _: next(remaining)) for name, form in self.forms.items()}
         names = list(filled)
         return (
             tuple(filled[name] for name in names[: self.positional]),
@@ -213,9 +215,9 @@ def float_input(value: float) -> Any:
 
 def _parameters(arguments: Collection[str]) -> Iterator[str]:
     """A name for each argument that a parameter can have: ``args_0`` for ``args.0``."""
-    taken = UniqueNames(filter(_is_parameter, arguments))
+    names = UniqueNames(filter(_is_parameter, arguments))
     for name in arguments:
-        yield name if _is_parameter(name) else taken.add(identifier(name))
+        yield name if _is_parameter(name) else names.add(identifier(name))
 
 
 def _is_parameter(name: str) -> bool:
@@ -224,7 +226,7 @@ def _is_parameter(name: str) -> bool:
 
 def identifier(text: str) -> str:
     """A Python identifier that reads like the text."""
-    name = _OTHER.sub("_", text)
+    name = _NOT_IN_IDENTIFIERS.sub("_", text)
     return name if _is_parameter(name) else f"_{name}"
 
 
@@ -294,8 +296,8 @@ def form_of_result(node: Node, leaf_of: LeafOf) -> PlainForm:
         return _dict(node.keys, node.children, leaf_of)
     if isinstance(node, SequenceNode) and node.kind in ("list", "tuple"):
         parts = [form_of_result(child, leaf_of) for child in node.children]
-        kept = tuple(part for part in parts if part.leaf or part.children)
-        return PlainForm("list" if node.kind == "list" else "tuple", children=kept)
+        kept_parts = tuple(part for part in parts if part.leaf or part.children)
+        return PlainForm("list" if node.kind == "list" else "tuple", children=kept_parts)
     return _flat(node, leaf_of) or PlainForm("tuple")
 
 
@@ -303,8 +305,10 @@ def _dict(keys: Sequence[Any], children: Sequence[Node], leaf_of: LeafOf) -> Pla
     parts = [
         (key, form_of_result(child, leaf_of)) for key, child in zip(keys, children, strict=True)
     ]
-    kept = [(key, part) for key, part in parts if part.leaf or part.children]
-    return PlainForm("dict", children=tuple(p for _, p in kept), keys=tuple(k for k, _ in kept))
+    kept_parts = [(key, part) for key, part in parts if part.leaf or part.children]
+    return PlainForm(
+        "dict", children=tuple(p for _, p in kept_parts), keys=tuple(k for k, _ in kept_parts)
+    )
 
 
 def _plain(node: Node, leaf_of: LeafOf) -> PlainForm | None:
@@ -379,14 +383,14 @@ class Template:
             scalars[place] = value
         for place, (tensor, axis) in self.counters.items():
             scalars[place] = tensors[tensor].shape[axis]
-        made = dict(tensors)
+        all_tensors = dict(tensors)
         for place, scalar in self.derived.items():
-            made[place] = torch.tensor(scalars[scalar], dtype=torch.long, device=device)
-        share_offsets(self.layout, made)
+            all_tensors[place] = torch.tensor(scalars[scalar], dtype=torch.long, device=device)
+        share_offsets(self.layout, all_tensors)
         return {
             name: rebuild(
                 node if device is None else _on_device(node, device),
-                made.__getitem__,
+                all_tensors.__getitem__,
                 scalars,
                 classes,
             )
@@ -403,12 +407,12 @@ def _on_device(node: Node, device: str) -> Node:
 def derived_tensors(layout: ArgumentLayout) -> dict[int, int]:
     """The tensors of a layout that follow from a scalar beside them, with that scalar."""
     scalars = {(p.argument, p.path): i for i, p in enumerate(layout.scalars)}
-    found: dict[int, int] = {}
+    sources: dict[int, int] = {}
     for i, place in enumerate(layout.tensors):
         source = source_of_derived(place.path) if place.private else None
         if source is not None and (place.argument, source) in scalars:
-            found[i] = scalars[place.argument, source]
-    return found
+            sources[i] = scalars[place.argument, source]
+    return sources
 
 
 def as_call(
@@ -419,17 +423,19 @@ def as_call(
     Positional-only parameters, and parameters before members of ``*args``, go by position. There,
     defaults are put back that the layout leaves out.
     """
-    rest = dict(arguments)
-    members = [name for name in rest if signature.is_of_variadic(name) or signature.is_beyond(name)]
+    by_name = dict(arguments)
+    members = [
+        name for name in by_name if signature.is_of_variadic(name) or signature.is_beyond(name)
+    ]
     leading = [p for p in signature.parameters if p.kind.startswith("POSITIONAL")]
     needed = 0
     for position, parameter in enumerate(leading):
-        is_only = parameter.kind == "POSITIONAL_ONLY" and parameter.name in rest
+        is_only = parameter.kind == "POSITIONAL_ONLY" and parameter.name in by_name
         if is_only or members:
             needed = position + 1
-    args = [rest.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
-    args += [rest.pop(name) for name in members]
-    return tuple(args), rest
+    args = [by_name.pop(parameter.name, parameter.default) for parameter in leading[:needed]]
+    args += [by_name.pop(name) for name in members]
+    return tuple(args), by_name
 
 
 def as_passed(
@@ -463,18 +469,18 @@ def _counters(
     layout: ArgumentLayout, tensors: Sequence[Any], scalars: Sequence[Any]
 ) -> dict[int, tuple[int, int]]:
     paths = {place.path: i for i, place in enumerate(layout.tensors)}
-    found: dict[int, tuple[int, int]] = {}
+    counters: dict[int, tuple[int, int]] = {}
     for i, place in enumerate(layout.scalars):
         counted = counted_size(place.path)
         if not place.is_int or place.owner is None or counted is None:
             continue
-        beside, axis = counted
-        tensor = paths.get(beside)
+        tensor_path, axis = counted
+        tensor = paths.get(tensor_path)
         if tensor is not None and tensors[tensor].dim() >= 2:
             axis %= tensors[tensor].dim()
             if is_same_size(scalars[i], tensors[tensor].shape[axis]):
-                found[i] = (tensor, axis)
-    return found
+                counters[i] = (tensor, axis)
+    return counters
 
 
 def nested_shapes(
@@ -507,8 +513,8 @@ def nested_shapes(
     def shape(form: FlatTree) -> Any:
         leaf, node = (None, None) if form.slot is None else (form.slot.leaf, form.slot.node)
         if leaf is not None:
-            own = variant.group.dimensions(tensors[leaf])
-            return {column.axis: shown(column) for column in own if column in dynamic}
+            columns = variant.group.dimensions(tensors[leaf])
+            return {column.axis: shown(column) for column in columns if column in dynamic}
         column = ints.get(node.scalar) if isinstance(node, ScalarNode) else None
         return shown(column) if column is not None and column in dynamic else None
 

@@ -88,15 +88,19 @@ class Sample:
         return Sample(copies(self.tensors), [*self.scalars], self.room)
 
     def contiguous(self) -> Sample:
-        """The same values in contiguous tensors. Contiguous tensors are not copied, so that
-        nobody else may hold the sample. One object that is there twice stays one."""
+        """The same values in contiguous tensors; those that already are contiguous are not copied.
+        A tensor object that occurs twice stays one object."""
         self._check_room()
-        every = {id(t): t for t in self.tensors}
-        made = {i: t if t.is_contiguous() else contiguous(t) for i, t in every.items()}
-        return Sample([made[id(t)] for t in self.tensors], list(self.scalars), self.room)
+        tensor_by_id = {id(t): t for t in self.tensors}
+        contiguous_by_id = {
+            i: t if t.is_contiguous() else contiguous(t) for i, t in tensor_by_id.items()
+        }
+        return Sample(
+            [contiguous_by_id[id(t)] for t in self.tensors], list(self.scalars), self.room
+        )
 
     def _check_room(self) -> None:
-        check_tensors(self.room, self.tensors, [tuple(one.shape) for one in self.tensors])
+        check_tensors(self.room, self.tensors, [tuple(tensor.shape) for tensor in self.tensors])
 
 
 def check_tensors(
@@ -107,8 +111,8 @@ def check_tensors(
     Raises:
         TapeError: ``limit``.
     """
-    made = [(shape, tensor.dtype.itemsize) for tensor, shape in zip(tensors, shapes, strict=True)]
-    check_memory(room, made, "the values of one call")
+    sizes = [(shape, tensor.dtype.itemsize) for tensor, shape in zip(tensors, shapes, strict=True)]
+    check_memory(room, sizes, "the values of one call")
 
 
 def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sample:
@@ -136,11 +140,11 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     }
     _fill_in(tree, read, lacking, room)
     scalars = placed.layout.scalars_of(tree.scalars)
-    kept = {place.number for place in places if str(place) in sorter.grad_paths}
-    found = {leaf: one if leaf in kept else one.detach() for leaf, one in read.items()}
-    tensors = [found[place.number] for place in places]
+    with_grad = {place.number for place in places if str(place) in sorter.grad_paths}
+    tensors_by_leaf = {leaf: t if leaf in with_grad else t.detach() for leaf, t in read.items()}
+    tensors = [tensors_by_leaf[place.number] for place in places]
     if sorter.ignored_sharing:
-        apart = {other for _, other in sorter.ignored_sharing}
+        apart = {place for _, place in sorter.ignored_sharing}
         pairs = zip(tensors, places, strict=True)
         tensors = [copies([one])[0] if str(place) in apart else one for one, place in pairs]
     if lacking:
@@ -162,7 +166,7 @@ def _fill_in(
         room: how many bytes may be made.
     """
     facts = tree.facts()
-    spans = {found.leaf: Span(found.min, found.max) for found in tree.ranges}
+    spans = {range_.leaf: Span(range_.min, range_.max) for range_ in tree.ranges}
     check_tensors(room, [tensors[i] for i in lacking], [facts[i].shape for i in lacking])
     for leaf, seed in lacking.items():
         dtype = tensors[leaf].dtype
@@ -221,8 +225,8 @@ def completed(sample: Sample, completion: Completion, row: SizeRow, device: Any 
         else:
             tensors.append(zeros(whole.shapes[i], dtypes[i], device))
     scalars = [
-        constant if at is None else sample.scalars[at]
-        for at, constant in zip(completion.scalars, completion.constants, strict=True)
+        constant if number is None else sample.scalars[number]
+        for number, constant in zip(completion.scalars, completion.constants, strict=True)
     ]
     for number, value in zip(completion.layout.int_scalars, whole.ints, strict=True):
         scalars[number] = value
@@ -276,11 +280,13 @@ def resized(
     tensors: list[Any] = []
     for i, (tensor, shape, place) in enumerate(places):
         rule = (rules or {}).get(i)
-        made = rule.resized(tensor.cpu(), shape, recorded, values) if rule is not None else None
-        if made is None:
+        resized_tensor = (
+            rule.resized(tensor.cpu(), shape, recorded, values) if rule is not None else None
+        )
+        if resized_tensor is None:
             span = variant.group.ranges.get(i)
-            made = tiled(tensor, shape, span, str(place), salt=salt)
-        tensors.append(made.to(tensor.device))
+            resized_tensor = tiled(tensor, shape, span, str(place), salt=salt)
+        tensors.append(resized_tensor.to(tensor.device))
     tensors = relaid_together(tensors, sample.tensors)
     for tensor, old in zip(tensors, sample.tensors, strict=True):
         tensor.requires_grad_(old.requires_grad)
@@ -295,7 +301,7 @@ def nudged(sample: Sample) -> Sample:
     import torch
 
     made = sample.cloned()
-    for at, tensor in enumerate(made.tensors):
+    for number, tensor in enumerate(made.tensors):
         if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
             places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
             sides = (places * _MIXING >> _SHIFT) % 2
@@ -304,7 +310,7 @@ def nudged(sample: Sample) -> Sample:
             if is_apart(tensor.shape, tensor.stride()):
                 tensor.data.copy_(moved)  # it lies as it did
             else:
-                made.tensors[at] = moved.detach().requires_grad_(tensor.requires_grad)
+                made.tensors[number] = moved.detach().requires_grad_(tensor.requires_grad)
     return made
 
 
@@ -340,7 +346,7 @@ class LiveCall:
         root: Node = described.node
         tensors = described.tensors
         leaves, objects = facts_of_tensors(tensors), list(map(id, tensors))
-        context = Context.now((one.device for one in leaves), sorter.modes)
+        context = Context.now((leaf.device for leaf in leaves), sorter.modes)
         layout = layout_of_inputs(
             root, described.scalars, sorter.signature, sorter.renamed, context, sorter.ordered
         )
@@ -405,8 +411,8 @@ def complete_inputs(
     _fill_in(tree, tensors, lacking, room)
     fit_offsets([node for node, _ in nested_places(root)], tensors, scalars)
     real = {i: t for i, t in tensors.items() if isinstance(t, torch.Tensor)}
-    are_mixed = any(one.device != "cpu" for one in facts)
-    stay = {i for i, one in enumerate(facts) if are_mixed and one.device == "cpu"}
+    are_mixed = any(fact.device != "cpu" for fact in facts)
+    stay = {i for i, fact in enumerate(facts) if are_mixed and fact.device == "cpu"}
     moved = [i for i, t in real.items() if t.device.type != "meta" and i not in stay]
     tensors = on_device(tensors, moved, device)
     spread: list[int] = []

@@ -31,7 +31,7 @@ __all__ = [
     "Bound",
     "Sizing",
     "elements_at",
-    "is_batch",
+    "is_batch_symbol",
     "is_between",
     "is_part_way",
     "recorded_sizing",
@@ -124,19 +124,19 @@ class Bound:
 
 def sizings_of_batch(variant: VariantFacts) -> list[Sizing]:
     """For each recorded size, other first dimensions alone."""
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for row in range(min(len(variant.rows), _MAX_ROWS)):
         values = values_at(variant, row)
         free = {
             i: values[i] + 1
             for i, symbol in enumerate(variant.symbols)
-            if is_batch(symbol) and symbol.relation is None
+            if is_batch_symbol(symbol) and symbol.relation is None
         }
-        found.append(Sizing(row, tuple(free.get(i, v) for i, v in enumerate(values)), True))
-    return found
+        sizings.append(Sizing(row, tuple(free.get(i, v) for i, v in enumerate(values)), True))
+    return sizings
 
 
-def is_batch(symbol: Symbol) -> bool:
+def is_batch_symbol(symbol: Symbol) -> bool:
     """Whether a symbol is the size of first dimensions."""
     return any(column.axis == 0 for column in symbol.columns)
 
@@ -145,27 +145,31 @@ def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, each symbol moved by little: some up by one or two, all
     apart from each other."""
     recorded = {values_at(variant, r) for r in range(len(variant.rows))}
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
         values = values_at(variant, r)
-        for sizing in _moved(variant, r, [_larger(variant, values, step) for step in (1, 2)]):
+        for sizing in _moved_sizings(
+            variant, r, [_larger(variant, values, step) for step in (1, 2)]
+        ):
             if sizing.values not in recorded:
                 recorded.add(sizing.values)
-                found.append(sizing)
-            if len(found) == count:
-                return found
-    return found
+                sizings.append(sizing)
+            if len(sizings) == count:
+                return sizings
+    return sizings
 
 
 def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
-    """Sizes between multiples that all recorded sizes were of, one symbol at a time: half way, or
-    another part of the way, and next to a recorded size. A model may refuse them, and nobody asked
-    for them."""
+    """Sizes between multiples: where all recorded sizes of a symbol have a common divisor, sizes
+    that lack it, one symbol at a time: half way, at another part of the way, and next to a recorded
+    size. A model may reject them, and no caller asked for them."""
     row = _smallest(variant)
     values = values_at(variant, row)
     units = {i: s.unit for i, s in _free(variant) if s.unit > 1 and values[i] > 0}
-    part_way = _moved(variant, row, ({i: values[i] + _part(unit)} for i, unit in units.items()))
-    next_to = _moved(variant, row, ({i: values[i] + 1} for i in units))
+    part_way = _moved_sizings(
+        variant, row, ({i: values[i] + _part(unit)} for i, unit in units.items())
+    )
+    next_to = _moved_sizings(variant, row, ({i: values[i] + 1} for i in units))
     return list(dict.fromkeys(part_way[:count] + next_to[:count]))
 
 
@@ -198,8 +202,8 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     row = _smallest(variant)
     values = values_at(variant, row)
     ones = {i: 1 for i, _ in _free(variant) if values[i] > 1}
-    alone = _moved(variant, row, ({i: 1} for i in ones))
-    together = _moved(variant, row, [ones] if len(ones) > 1 else [])
+    alone = _moved_sizings(variant, row, ({i: 1} for i in ones))
+    together = _moved_sizings(variant, row, [ones] if len(ones) > 1 else [])
     alone, together = ([s for s in of if s.values not in recorded] for of in (alone, together))
     return alone[:count] + together
 
@@ -207,7 +211,7 @@ def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
 def sizings_with_zero(variant: VariantFacts) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 0, and those that follow from it."""
     zeros = ({i: 0} for i, symbol in _free(variant) if 0 not in symbol.values)
-    return _moved(variant, _smallest(variant), zeros)
+    return _moved_sizings(variant, _smallest(variant), zeros)
 
 
 def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -219,7 +223,7 @@ def sizings_below(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes below the recorded ones: one symbol at half its smallest value, the others small. They
     cost less than a recorded call."""
     halves = ((i, min(s.values) // _BEYOND // s.unit * s.unit) for i, s in _free(variant))
-    return _moved(variant, _smallest(variant), ({i: n} for i, n in halves if n > 1))[:count]
+    return _moved_sizings(variant, _smallest(variant), ({i: n} for i, n in halves if n > 1))[:count]
 
 
 def sizings_far(variant: VariantFacts) -> list[Sizing]:
@@ -230,13 +234,13 @@ def sizings_far(variant: VariantFacts) -> list[Sizing]:
 
 def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> list[Sizing]:
     """One symbol at a multiple of its largest value, the others as in the smallest row."""
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for factor, (i, symbol) in product(factors, _free(variant)):
         if max(symbol.values) > 0:
             # A tensor without elements has nothing to repeat.
             row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
-            found += _moved(variant, row, [{i: factor * max(symbol.values)}])
-    return [sizing for sizing in found if elements_at(variant, sizing) <= elements]
+            sizings += _moved_sizings(variant, row, [{i: factor * max(symbol.values)}])
+    return [sizing for sizing in sizings if elements_at(variant, sizing) <= elements]
 
 
 def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
@@ -247,21 +251,21 @@ def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
     once, so they all stay if the model needs one of them. Here one is broken at a time."""
     row = _smallest(variant)
     values = values_at(variant, row)
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
         factors = [factor for factor, _ in symbol.relation.terms] if symbol.relation else []
         if len(factors) == 1 and factors[0] > 1 and len(set(symbol.values)) == 2:
-            found.append(Sizing(row, (*values[:i], values[i] + 1, *values[i + 1 :]), True))
-    return found[:count]
+            sizings.append(Sizing(row, (*values[:i], values[i] + 1, *values[i + 1 :]), True))
+    return sizings[:count]
 
 
 def sizings_around(variant: VariantFacts, centers: Sequence[Sizing]) -> list[Sizing]:
     """Sizes a little beyond given ones."""
-    found: list[Sizing] = []
+    sizings: list[Sizing] = []
     for center in centers:
         larger = [_larger(variant, center.values, step) for step in (1, 2)]
-        found += _moved(variant, center.row, larger, center.values)
-    return found
+        sizings += _moved_sizings(variant, center.row, larger, center.values)
+    return sizings
 
 
 def _free(variant: VariantFacts) -> list[tuple[int, Symbol]]:
@@ -269,7 +273,7 @@ def _free(variant: VariantFacts) -> list[tuple[int, Symbol]]:
     return [(i, symbol) for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
 
 
-def _moved(
+def _moved_sizings(
     variant: VariantFacts,
     row: int,
     choices: Iterable[Mapping[int, int]],
@@ -285,8 +289,8 @@ def _moved(
         values: of all symbols; by default those of the row.
     """
     before = values_at(variant, row) if values is None else values
-    made = (with_relations(variant.symbols, before, choice) for choice in choices)
-    return [Sizing(row, one, True) for one in made if one is not None]
+    moved = (with_relations(variant.symbols, before, choice) for choice in choices)
+    return [Sizing(row, sizes, True) for sizes in moved if sizes is not None]
 
 
 def _larger(variant: VariantFacts, values: Sequence[int], step: int) -> dict[int, int]:
@@ -326,14 +330,14 @@ def with_relations(
         values: the values before.
         moved: the new values of some free symbols.
     """
-    made = list(values)
+    completed = list(values)
     for i, symbol in enumerate(symbols):
         if symbol.relation is None:
-            made[i] = moved.get(i, made[i])
+            completed[i] = moved.get(i, completed[i])
     for i, symbol in enumerate(symbols):
         if symbol.relation is not None:
-            made[i] = symbol.relation.value(made)
-    return tuple(made) if all(v >= 0 for v in made) else None
+            completed[i] = symbol.relation.value(completed)
+    return tuple(completed) if all(v >= 0 for v in completed) else None
 
 
 _MAX_STEPS = 6
@@ -361,23 +365,23 @@ def sizings_for_tracing(
     recorded = recorded_sizing(variant, best)
     if not _unfit(recorded.values):
         return [recorded]
-    found = next(_nearby(variant, best), None)
-    return [found, recorded] if found is not None else [recorded]
+    sizing = next(_nearby(variant, best), None)
+    return [sizing, recorded] if sizing is not None else [recorded]
 
 
 def sizing_of_batch(variant: VariantFacts, row: int) -> Sizing | None:
     """A recorded row with first dimensions that are fit for tracing, and all else as it was; None
     if nothing but first dimensions is dynamic, or none is."""
-    batch = {i for i, symbol in enumerate(variant.symbols) if is_batch(symbol)}
+    batch = {i for i, symbol in enumerate(variant.symbols) if is_batch_symbol(symbol)}
     if not batch or len(batch) == len(variant.symbols):
         return None
     values = values_at(variant, row)
     free = {i for i in batch if variant.symbols[i].relation is None}
-    others = {value for i, value in enumerate(values) if i not in batch}
+    other_values = {value for i, value in enumerate(values) if i not in batch}
     moved: dict[int, int] = {}
     for i in sorted(free):
-        taken = others | set(moved.values())
-        moved[i] = next(v for v in count_from(max(values[i], 2)) if v not in taken)
+        used_values = other_values | set(moved.values())
+        moved[i] = next(v for v in count_from(max(values[i], 2)) if v not in used_values)
     completed = tuple(moved.get(i, value) for i, value in enumerate(values))
     return Sizing(row, completed, completed != values)
 
@@ -406,8 +410,8 @@ def _nearby(variant: VariantFacts, row: int) -> Iterator[Sizing]:
 
 
 def _steps(count: int) -> Iterable[tuple[int, ...]]:
-    """Steps for so many symbols: all combinations, the smallest first; of too many, some in which
-    all steps differ."""
+    """Steps for this many symbols: all combinations, the smallest first; if these are too many,
+    some in which all steps differ."""
     if _MAX_STEPS**count > _MAX_TRIED:
         return [tuple(range(start, start + count)) for start in range(_MAX_STEPS)]
     return sorted(product(range(_MAX_STEPS), repeat=count), key=lambda step: (sum(step), step))
@@ -418,4 +422,4 @@ def _concerned(symbols: Sequence[Symbol], values: Sequence[int]) -> set[int]:
     counts = Counter(values)
     unfit = {i for i, value in enumerate(values) if value < 2 or counts[value] > 1}
     relations = ((i, symbol.relation) for i, symbol in enumerate(symbols) if i in unfit)
-    return unfit | {term for _, known in relations if known for _, term in known.terms}
+    return unfit | {term for _, relation in relations if relation for _, term in relation.terms}

@@ -55,15 +55,15 @@ def synthetic(
     generator = torch.Generator().manual_seed(zlib.crc32(text))
     if dtype is torch.bool:
         return torch.ones(tuple(shape), dtype=dtype)
-    made = torch.empty(tuple(shape), dtype=dtype)
-    many = min(made.numel(), _DRAWN)
+    values = torch.empty(tuple(shape), dtype=dtype)
+    drawn = min(values.numel(), _DRAWN)
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.complex64 if dtype.is_complex else torch.float32
-        return _repeat(torch.randn(many, dtype=wide, generator=generator), made)
+        return _repeat(torch.randn(drawn, dtype=wide, generator=generator), values)
     low, high = (span.min, span.max) if span is not None else (0, 1)
     high = max(min(high, 2**63 - 2), -(2**63))  # torch draws below an int64
     low = min(max(low, -(2**63)), high)
-    return _repeat(torch.randint(low, high + 1, (many,), generator=generator), made)
+    return _repeat(torch.randint(low, high + 1, (drawn,), generator=generator), values)
 
 
 def synthetic_leaf(leaf: Leaf, dtype: torch.dtype, span: Span | None, seed: str) -> torch.Tensor:
@@ -77,11 +77,11 @@ def synthetic_leaf(leaf: Leaf, dtype: torch.dtype, span: Span | None, seed: str)
     Raises:
         InferenceError: torch has no such tensor.
     """
-    made = relaid(
+    values = relaid(
         synthetic(leaf.shape, dtype, span, seed=seed), place_of_leaf(leaf, dtype.itemsize)
     )
     wants = leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex)
-    return made.requires_grad_(wants)
+    return values.requires_grad_(wants)
 
 
 def _repeat(drawn: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
@@ -125,11 +125,11 @@ def tiled(
     plain = plain.contiguous()
     moving = torch.float64, torch.float32, torch.float16, torch.bfloat16
     if tensor.dtype in moving and plain.numel() > tensor.numel():
-        plain = _moved(plain, tensor.shape, f"{seed}{salt}")
+        plain = _with_marked_corner(plain, tensor.shape, f"{seed}{salt}")
     return as_before(plain, tensor)
 
 
-def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
+def _with_marked_corner(plain: torch.Tensor, strides: Sequence[int], seed: str) -> torch.Tensor:
     """Moves what is beyond the tensor's own elements, which are the first along each axis. Whole
     numbers stay: they may be a mask, or the numbers of pictures."""
     import torch
@@ -139,6 +139,6 @@ def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(text))
     drawn = torch.rand(min(plain.numel(), _DRAWN), generator=generator) * 2 - 1
     factors = _repeat(1 + step * drawn, torch.empty(plain.shape, dtype=plain.dtype))
-    factors[tuple(slice(min(a, b)) for a, b in zip(own, plain.shape, strict=True))] = 1
+    factors[tuple(slice(min(a, b)) for a, b in zip(strides, plain.shape, strict=True))] = 1
     moved = plain * factors.to(plain.device)
     return torch.where(plain == plain.round(), plain, moved)

@@ -73,10 +73,10 @@ def fit_offsets(
             continue  # no offsets fit
         if not _fit(offsets, lengths, values.shape[dim - 1]):
             ends = torch.arange(len(offsets)) * values.shape[dim - 1]
-            made = (ends // max(len(offsets) - 1, 1)).to(offsets)
-            tensors[parts["offsets"]] = made
+            fitted = (ends // max(len(offsets) - 1, 1)).to(offsets)
+            tensors[parts["offsets"]] = fitted
             if lengths is not None:
-                tensors[parts["lengths"]] = made.diff().to(lengths)
+                tensors[parts["lengths"]] = fitted.diff().to(lengths)
 
 
 def _fit(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> bool:
@@ -123,7 +123,7 @@ _DTYPES = _UNSIGNED | {"bool", "uint8", "int8", "int16", "int32", "int64"}
 _Sizes = Sequence[int]
 
 
-class _Seen(NamedTuple):
+class _Example(NamedTuple):
     """A tensor of one recorded call, and the value of each symbol in that call."""
 
     tensor: torch.Tensor
@@ -179,7 +179,7 @@ def value_rules(
         TapeError: the tape is closed.
     """
     numbers = [number for number in range(len(variant.group.facts)) if _may_have(variant, number)]
-    seen: dict[int, list[_Seen]] = {number: [] for number in numbers}
+    examples: dict[int, list[_Example]] = {number: [] for number in numbers}
     for call, sizes in _calls(variant, find, sorter) if numbers else ():
         for number in numbers:
             try:
@@ -191,9 +191,9 @@ def value_rules(
             if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
                 continue
             if 0 < tensor.numel() <= _MAX_ELEMENTS and tensor.dim():
-                seen[number].append(_Seen(_wide(tensor.detach()), sizes))
-    found = {number: _rule(of_tensor) for number, of_tensor in seen.items() if of_tensor}
-    return {number: rule for number, rule in found.items() if rule is not None}
+                examples[number].append(_Example(_wide(tensor.detach()), sizes))
+    rules = {number: _rule(of_tensor) for number, of_tensor in examples.items() if of_tensor}
+    return {number: rule for number, rule in rules.items() if rule is not None}
 
 
 def _may_have(variant: VariantFacts, number: int) -> bool:
@@ -204,7 +204,7 @@ def _may_have(variant: VariantFacts, number: int) -> bool:
     if facts.dtype not in _FLOATS or facts.rank != 2:
         return False
     # By columns: a row has the sizes of all tensors.
-    lengths, widths = (variant.rows.values(one) for one in variant.group.dimensions(number))
+    lengths, widths = (variant.rows.values(column) for column in variant.group.dimensions(number))
     is_table = len(set(widths)) == 1 and 1 < widths[0] <= _MAX_COLUMNS
     return is_table and max(lengths) * widths[0] <= _MAX_ELEMENTS
 
@@ -227,41 +227,43 @@ def _calls(
             yield call, [symbol.values[row] for symbol in variant.symbols]
 
 
-def _rule(seen: Sequence[_Seen]) -> ValueRule | None:
-    if seen[0].tensor.is_floating_point():
-        return _index_column(seen)
+def _rule(examples: Sequence[_Example]) -> ValueRule | None:
+    if examples[0].tensor.is_floating_point():
+        return _index_column(examples)
     for detect in (_mask, _segments, _offsets, _permutation, _consecutive, _lengths, _indices):
-        found = detect(seen)
-        if found is not None:
-            return found
+        rule = detect(examples)
+        if rule is not None:
+            return rule
     return None
 
 
 def _symbols_where(
-    seen: Sequence[_Seen], of: Callable[[torch.Tensor], int | None], distinct: int = 1
+    examples: Sequence[_Example], size_of: Callable[[torch.Tensor], int | None], distinct: int = 1
 ) -> list[int]:
     """The symbols that were always equal to a number that each tensor gives, if that had so many
     distinct values."""
-    given = [of(one.tensor) for one in seen]
-    if len(set(given)) < distinct:
+    sizes = [size_of(example.tensor) for example in examples]
+    if len(set(sizes)) < distinct:
         return []
-    symbols = range(len(seen[0].sizes))
-    return [s for s in symbols if all(o.sizes[s] == n for o, n in zip(seen, given, strict=True))]
+    symbols = range(len(examples[0].sizes))
+    return [
+        s for s in symbols if all(o.sizes[s] == n for o, n in zip(examples, sizes, strict=True))
+    ]
 
 
 def _is_sorted(tensor: torch.Tensor) -> bool:
     return bool((tensor[..., 1:] >= tensor[..., :-1]).all())
 
 
-def _is_of_bits(seen: Sequence[_Seen]) -> bool:
-    return all(bool(((one.tensor == 0) | (one.tensor == 1)).all()) for one in seen)
+def _is_of_bits(examples: Sequence[_Example]) -> bool:
+    return all(bool(((example.tensor == 0) | (example.tensor == 1)).all()) for example in examples)
 
 
-def _mask(seen: Sequence[_Seen]) -> ValueRule | None:
+def _mask(examples: Sequence[_Example]) -> ValueRule | None:
     """One 1 per row; or ones and then zeros, or zeros and then ones, as padding gives them."""
-    if not _is_of_bits(seen):
+    if not _is_of_bits(examples):
         return None
-    tensors = [one.tensor.long() for one in seen]
+    tensors = [example.tensor.long() for example in examples]
     if all(bool(t.all()) or not bool(t.any()) for t in tensors):
         return None
     if all(t.shape[-1] > 1 and bool((t.sum(-1) == 1).all()) for t in tensors):
@@ -269,7 +271,7 @@ def _mask(seen: Sequence[_Seen]) -> ValueRule | None:
     if all(_is_sorted(-t) for t in tensors):
         return ValueRule("prefix mask", _prefix)
     if all(_is_sorted(t) for t in tensors):
-        return ValueRule("suffix mask", lambda *given: _prefix(*given).flip(-1))
+        return ValueRule("suffix mask", lambda *arguments: _prefix(*arguments).flip(-1))
     return None
 
 
@@ -289,15 +291,15 @@ def _prefix(tensor: torch.Tensor, shape: _Sizes, _new: int) -> torch.Tensor:
     return (torch.arange(shape[-1]) < counts).long()
 
 
-def _segments(seen: Sequence[_Seen]) -> ValueRule | None:
+def _segments(examples: Sequence[_Example]) -> ValueRule | None:
     """The number of the segment of each element: 0, 0, 1, 1, 1, 2."""
-    tensors = [one.tensor.long() for one in seen]
+    tensors = [example.tensor.long() for example in examples]
     if any(t.dim() != 1 or int(t[0]) for t in tensors) or not any(int(t[-1]) for t in tensors):
         return None
     steps = [t.diff() for t in tensors]
     if any(bool(((s != 0) & (s != 1)).any()) for s in steps) or all(bool(s.all()) for s in steps):
         return None
-    counted = _symbols_where(seen, lambda t: int(t[-1]) + 1)
+    counted = _symbols_where(examples, lambda t: int(t[-1]) + 1)
 
     def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
@@ -309,15 +311,15 @@ def _segments(seen: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("segments", make, counted[0] if counted else None)
 
 
-def _offsets(seen: Sequence[_Seen]) -> ValueRule | None:
+def _offsets(examples: Sequence[_Example]) -> ValueRule | None:
     """Where sequences begin that lie one after another; the last may be where they end."""
-    tensors = [one.tensor.long() for one in seen]
+    tensors = [example.tensor.long() for example in examples]
     if any(t.dim() != 1 or int(t[0]) or not _is_sorted(t) for t in tensors):
         return None
     if not any(len(t) > 1 and int(t[-1]) > 1 for t in tensors):
         return None
-    ends = _symbols_where(seen, lambda t: int(t[-1]))
-    symbol = ends[0] if ends else _bound(seen)
+    ends = _symbols_where(examples, lambda t: int(t[-1]))
+    symbol = ends[0] if ends else _bound(examples)
 
     def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
@@ -325,21 +327,21 @@ def _offsets(seen: Sequence[_Seen]) -> ValueRule | None:
         lengths = tensor.long().diff()
         if not len(lengths):
             lengths = torch.ones(1, dtype=torch.long)
-        made = torch.zeros(shape[0], dtype=torch.long)
-        made[1:] = _tiled(lengths, (shape[0] - 1,)).cumsum(0)
-        last = int(made[-1])
+        offsets = torch.zeros(shape[0], dtype=torch.long)
+        offsets[1:] = _tiled(lengths, (shape[0] - 1,)).cumsum(0)
+        last = int(offsets[-1])
         end = new if ends else new - 1
         if symbol is not None and last and (ends or last > end):
-            made = made * max(end, 0) // last
-        return made
+            offsets = offsets * max(end, 0) // last
+        return offsets
 
     return ValueRule("offsets", make, symbol)
 
 
-def _permutation(seen: Sequence[_Seen]) -> ValueRule | None:
+def _permutation(examples: Sequence[_Example]) -> ValueRule | None:
     import torch
 
-    tensors = [one.tensor.long() for one in seen]
+    tensors = [example.tensor.long() for example in examples]
     if all(t.shape[-1] < 2 or bool((t.diff(dim=-1) == 1).all()) for t in tensors):
         return None  # in order, or nothing to order
     if not all(bool((t.sort(-1).values == torch.arange(t.shape[-1])).all()) for t in tensors):
@@ -351,16 +353,16 @@ def _permutation(seen: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("permutation", make)
 
 
-def _consecutive(seen: Sequence[_Seen]) -> ValueRule | None:
+def _consecutive(examples: Sequence[_Example]) -> ValueRule | None:
     """Numbers that follow each other in each row, such as positions. They begin at one number in
     all calls, or at a size: that of the past."""
-    tensors = [one.tensor.long() for one in seen]
+    tensors = [example.tensor.long() for example in examples]
     if not all(bool((t.diff(dim=-1) == 1).all()) for t in tensors):
         return None
     firsts = [_first(t) for t in tensors]
     if None in firsts:
         return None
-    begin = _symbols_where(seen, _first, distinct=2)
+    begin = _symbols_where(examples, _first, distinct=2)
     lengths = {t.shape[-1] for t in tensors}
     if not begin and (len(set(firsts)) > 1 or len(lengths) < 2):
         return None
@@ -380,14 +382,14 @@ def _first(tensor: torch.Tensor) -> int | None:
     return int(firsts[0]) if bool((firsts == firsts[0]).all()) else None
 
 
-def _lengths(seen: Sequence[_Seen]) -> ValueRule | None:
+def _lengths(examples: Sequence[_Example]) -> ValueRule | None:
     """Lengths of sequences that were padded to the longest, or that lie one after another."""
-    if any(one.tensor.dim() != 1 or bool((one.tensor.long() < 0).any()) for one in seen):
+    if any(e.tensor.dim() != 1 or bool((e.tensor.long() < 0).any()) for e in examples):
         return None
-    if not any(len(one.tensor) > 1 for one in seen):
+    if not any(len(example.tensor) > 1 for example in examples):
         return None  # one sequence has all of it, and says nothing of either
-    total = _symbols_where(seen, lambda t: int(t.long().sum()), distinct=2)
-    longest = _symbols_where(seen, lambda t: int(t.max()), distinct=2)
+    total = _symbols_where(examples, lambda t: int(t.long().sum()), distinct=2)
+    longest = _symbols_where(examples, lambda t: int(t.max()), distinct=2)
     if not total and not longest:
         return None
 
@@ -404,10 +406,10 @@ def _lengths(seen: Sequence[_Seen]) -> ValueRule | None:
     return ValueRule("lengths", make, (total or longest)[0])
 
 
-def _indices(seen: Sequence[_Seen]) -> ValueRule | None:
+def _indices(examples: Sequence[_Example]) -> ValueRule | None:
     """Numbers below a size, such as the nodes of edges; in order, if they always were."""
-    bound = _bound(seen)
-    tensors = [one.tensor.long() for one in seen]
+    bound = _bound(examples)
+    tensors = [example.tensor.long() for example in examples]
     rises = any(t.shape[-1] > 2 and bool((t[..., -1] > t[..., 0]).any()) for t in tensors)
     in_order = rises and all(map(_is_sorted, tensors))
     if bound is None and not in_order:
@@ -416,55 +418,55 @@ def _indices(seen: Sequence[_Seen]) -> ValueRule | None:
     def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
         import torch
 
-        made = _tiled(tensor.long(), shape)
+        indices = _tiled(tensor.long(), shape)
         if bound is not None and new:
-            made = torch.where(made >= new, made % new, made)
-        return made.sort(-1).values if in_order else made
+            indices = torch.where(indices >= new, indices % new, indices)
+        return indices.sort(-1).values if in_order else indices
 
     return ValueRule("sorted" if in_order else "indices", make, bound)
 
 
-def _index_column(seen: Sequence[_Seen]) -> ValueRule | None:
+def _index_column(examples: Sequence[_Example]) -> ValueRule | None:
     """Whole numbers below a size in one column of a table of floats: the picture of each box.
     Pictures of fewer than these would leave boxes that point beyond the batch."""
     whole = [
         column
-        for column in range(seen[0].tensor.shape[-1])
+        for column in range(examples[0].tensor.shape[-1])
         if all(
             bool(((of_call >= 0) & (of_call == of_call.floor())).all())
-            for of_call in (one.tensor[:, column] for one in seen)
+            for of_call in (example.tensor[:, column] for example in examples)
         )
     ]
     if len(whole) != 1:
         return None  # none, or a table of numbers that all are whole
     column = whole[0]
-    numbers = [one._replace(tensor=one.tensor[:, column].long()) for one in seen]
+    numbers = [example._replace(tensor=example.tensor[:, column].long()) for example in examples]
     bound = _nearest_above(numbers)
-    if bound is None or not any(bool(one.tensor.any()) for one in numbers):
+    if bound is None or not any(bool(example.tensor.any()) for example in numbers):
         return None
 
     def make(tensor: torch.Tensor, shape: _Sizes, new: int) -> torch.Tensor:
-        made = _tiled(tensor, shape).clone()
+        pairs = _tiled(tensor, shape).clone()
         if new:
-            made[:, column] %= new
-        return made
+            pairs[:, column] %= new
+        return pairs
 
     return ValueRule("index column", make, bound, needs_one=True)
 
 
-def _bound(seen: Sequence[_Seen]) -> int | None:
+def _bound(examples: Sequence[_Example]) -> int | None:
     """The symbol that all values are below, the nearest one if they are below several."""
-    if _is_of_bits(seen):
+    if _is_of_bits(examples):
         return None  # a mask
-    return _nearest_above(seen)
+    return _nearest_above(examples)
 
 
-def _nearest_above(seen: Sequence[_Seen]) -> int | None:
+def _nearest_above(examples: Sequence[_Example]) -> int | None:
     slack: dict[int, int] = {}
-    for symbol in range(len(seen[0].sizes)):
-        left = [one.sizes[symbol] - 1 - int(one.tensor.max()) for one in seen]
-        if min(left) >= 0:
-            slack[symbol] = sum(left)
+    for symbol in range(len(examples[0].sizes)):
+        distances = [example.sizes[symbol] - 1 - int(example.tensor.max()) for example in examples]
+        if min(distances) >= 0:
+            slack[symbol] = sum(distances)
     return min(slack, key=slack.__getitem__) if slack else None
 
 

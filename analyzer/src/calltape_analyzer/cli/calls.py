@@ -21,7 +21,7 @@ from calltape_analyzer.cli.options import (
     Part,
     Paths,
     Variants,
-    opened,
+    opened_tape,
 )
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.errors import is_damage
@@ -72,7 +72,7 @@ def ls(
     calltape ls runs/llm.tape --calls 0..9
     calltape ls runs/ --variant decode
     """
-    with opened(paths, Part(calls, variant, target=target)) as tape:
+    with opened_tape(paths, Part(calls, variant, target=target)) as tape:
         shown = _records(tape)
         if json:
             print_list(jsonlib.dumps(_summary(tape, *one)) for one in shown)
@@ -85,38 +85,38 @@ def _records(tape: Tape) -> Iterator[tuple[Call, CallRecord]]:
     within a recording: then its next calls come at once."""
     recordings = [((call, call.record) for call in calls) for calls in tape.calls.by_recording()]
     if len(recordings) < 2:
-        return (one for calls in recordings for one in calls)
+        return (call for calls in recordings for call in calls)
     return heapq.merge(*recordings, key=lambda pair: pair[1].time_ns)
 
 
 def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
     first: int | None = None
     columns = terminal_width()
-    every = tape.calls
-    width = max(6, len(every.label_of(every[0].ref)) if len(every) else 0)
+    all_calls = tape.calls
+    width = max(6, len(all_calls.label_of(all_calls[0].ref)) if len(all_calls) else 0)
     names = short_paths(tape.paths) if len(tape.paths) > 1 else {}
     longest = max((len(printable(name)) for name in names.values()), default=0)
     column = min(max(longest, len("file")), _WIDEST_FILE) if names else 0
     head = f" {'file':<{column}}" if names else ""
     title = f"{'call':>{width}} {'at s':>10} {'ms':>9}{head}  arguments -> outputs"
     print(title if columns is None else shortened(title, columns))
-    known = Recent()
+    texts_by_inputs = Recent()
     for call, record in calls:
         first = record.time_ns if first is None else first
-        at = (record.time_ns - first) / 1e9
+        seconds = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        texts = _texts(record, tape.signature, known)
+        texts = _texts(record, tape.signature, texts_by_inputs)
         file = f" {printable(names[call.path]):<{column}}" if names else ""
-        before = f"{every.label_of(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
-        left = None if columns is None else columns - cells_of(before)
-        if left is not None and cells_of(str(texts)) > left:
+        before = f"{all_calls.label_of(call.ref):>{width}} {seconds:>10.3f} {duration:>9}{file}  "
+        room = None if columns is None else columns - cells_of(before)
+        if room is not None and cells_of(str(texts)) > room:
             brief = _rendered(record, tape.signature, brief=True)
-            print(before + brief.fitted(left, raised=record.error is not None))
+            print(before + brief.fitted(room, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
 
 
-def _texts(record: CallRecord, signature: Signature, known: Recent) -> _Texts:
+def _texts(record: CallRecord, signature: Signature, texts_by_inputs: Recent) -> _Texts:
     """What a call took and gave. Many calls are alike: their texts are made once."""
     inputs, outputs = record.inputs, record.outputs
     if record.error is not None or outputs is None:
@@ -126,10 +126,10 @@ def _texts(record: CallRecord, signature: Signature, known: Recent) -> _Texts:
         inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, scalars,
         record.outputs_missing,
     )  # fmt: skip
-    return known.once(
+    return texts_by_inputs.once(
         key,
         lambda: _rendered(record, signature),
-        lambda found: sum(map(len, key[:5])) + len(found.inputs) + len(found.result),
+        lambda texts: sum(map(len, key[:5])) + len(texts.inputs) + len(texts.result),
     )
 
 
@@ -169,8 +169,8 @@ class _Texts(NamedTuple):
         if not raised and _SHAPE not in inputs:
             longer = cut_to(self.inputs, room - min(share, _LEAST_RESULT))
             inputs = longer if _SHAPE in longer else inputs
-        left, cut = room - cells_of(inputs), shortened if raised else cut_to
-        return f"{inputs}{_ARROW}{cut(self.result, left)}"
+        room_left, cut = room - cells_of(inputs), shortened if raised else cut_to
+        return f"{inputs}{_ARROW}{cut(self.result, room_left)}"
 
 
 def cut_to(text: str, width: int) -> str:
@@ -192,7 +192,9 @@ def cut_to(text: str, width: int) -> str:
 def _result(record: CallRecord, *, brief: bool = False) -> str:
     """What a call gave, on one line; ``brief`` as for :func:`render_outputs`."""
     if record.error is not None:
-        return f"raised {record.error.type.rpartition(':')[2]}: {_short(record.error.message)}"
+        message = record.error.message.strip().split("\n", 1)[0]
+        message = message if len(message) <= 100 else f"{message[:100]}…"
+        return f"raised {record.error.type.rpartition(':')[2]}: {message}"
     if record.outputs_missing == UNDER_WAY:
         return f"{UNDER_WAY_WORDS}, or still is"
     if record.outputs is None:
@@ -201,11 +203,6 @@ def _result(record: CallRecord, *, brief: bool = False) -> str:
         )
     text = render_outputs(record.outputs, brief=brief)
     return f"{text} ({record.outputs_missing})" if record.outputs_missing else text
-
-
-def _short(text: str) -> str:
-    first = text.strip().split("\n", 1)[0]
-    return first if len(first) <= 100 else f"{first[:100]}…"
 
 
 def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
@@ -245,33 +242,41 @@ def show(
     calltape show runs/llm.tape 0
     calltape show runs/ 3f9a01bc:12 --json
     """
-    with opened(paths, Part(target=target)) as tape:
+    with opened_tape(paths, Part(target=target)) as tape:
         with wrong_words():
-            found = tape.find(call)
-        record = found.record
+            call_found = tape.find(call)
+        record = call_found.record
         if json:
             outputs = None
             if record.outputs is not None:
-                outputs = _document(_Shown(found, "outputs"), [_of_outputs(record.outputs)])
-            inputs = _document(_Shown(found, "inputs"), _arguments(record.inputs, tape.signature))
-            summary = _summary(tape, found, record)
+                outputs = _document(
+                    _ShownSide(call_found, "outputs"), [_of_outputs(record.outputs)]
+                )
+            inputs = _document(
+                _ShownSide(call_found, "inputs"), _arguments(record.inputs, tape.signature)
+            )
+            summary = _summary(tape, call_found, record)
             print_json({**summary, "inputs": inputs, "outputs": outputs})
         else:
-            _print_call(tape, found)
+            _print_call(tape, call_found)
 
 
 def _of_outputs(tree: Tree) -> tuple[str, Node]:
     return "outputs", tree.spec().root
 
 
-def _document(shown: _Shown, nodes: Sequence[tuple[str, Node]]) -> dict[str, Any]:
+def _document(shown: _ShownSide, nodes: Sequence[tuple[str, Node]]) -> dict[str, Any]:
     """A tree as it stands in the spec, its leaves and scalars in place."""
     tensors, scalars = unreferenced(shown.tree)
-    rest = {"unreferenced": {"tensors": tensors, "scalars": scalars}} if tensors or scalars else {}
-    return {"values": [_node_document(name, node, shown) for name, node in nodes], **rest}
+    document: dict[str, Any] = {
+        "values": [_node_document(name, node, shown) for name, node in nodes]
+    }
+    if tensors or scalars:
+        document["unreferenced"] = {"tensors": tensors, "scalars": scalars}
+    return document
 
 
-def _node_document(name: str, node: Any, shown: _Shown) -> dict[str, Any]:
+def _node_document(name: str, node: Any, shown: _ShownSide) -> dict[str, Any]:
     document: dict[str, Any] = {"name": name}
     document |= {
         field: value
@@ -287,7 +292,7 @@ def _node_document(name: str, node: Any, shown: _Shown) -> dict[str, Any]:
             document["elements"] = elements
     if hasattr(node, "scalar"):
         document["value"] = shown.tree.scalars[node.scalar]
-    children = [_node_document(*one, shown) for one in _children(name, node)]
+    children = [_node_document(*child, shown) for child in _children(name, node)]
     if children:
         document["children"] = children
     return document
@@ -301,12 +306,12 @@ def _print_call(tape: Tape, call: Call) -> None:
     if context is not None:
         line("called in", context)
     sides: tuple[Side, ...] = ("inputs",) if record.outputs is None else ("inputs", "outputs")
-    shown = {side: _Shown(call, side) for side in sides}
-    facts = [leaf for one in shown.values() for leaf in one.facts]
+    shown = {side: _ShownSide(call, side) for side in sides}
+    facts = [leaf for side_shown in shown.values() for leaf in side_shown.facts]
     if facts and all(leaf.missing == "policy" for leaf in facts):
         line("tensors have no values on the tape, only shapes")
-        for one in shown.values():
-            one.are_shapes = True
+        for side_shown in shown.values():
+            side_shown.are_shapes = True
     print("inputs")
     for name, node in _arguments(record.inputs, tape.signature):
         _print_node(name, node, shown["inputs"], 1)
@@ -327,8 +332,8 @@ def _print_unreferenced(side: str, tree: Tree) -> None:
     """Says how much a tree has that no line above shows."""
     tensors, scalars = unreferenced(tree)
     if tensors or scalars:
-        told = f"{counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}"
-        line("warning:", f"nothing refers to {told} of the {side}, so they are not shown")
+        counts = f"{counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}"
+        line("warning:", f"nothing refers to {counts} of the {side}, so they are not shown")
 
 
 def _print_error(error: ModelError) -> None:
@@ -338,12 +343,12 @@ def _print_error(error: ModelError) -> None:
     shown = text[:_MAX_MESSAGE].split("\n")[:_MAX_LINES]
     for row in shown:
         line(f"  {row}")
-    left = len(text) - len("\n".join(shown))
-    if left:
-        line(f"  ({counted(left, 'more character')}, with --json)")
+    cut = len(text) - len("\n".join(shown))
+    if cut:
+        line(f"  ({counted(cut, 'more character')}, with --json)")
 
 
-class _Shown:
+class _ShownSide:
     """One side of a call with what is known of its leaves, decoded once.
 
     Attributes:
@@ -358,8 +363,8 @@ class _Shown:
         self.tree = tree
         self.facts = tree.facts()
         self.ranges: dict[int, list[Range]] = {}
-        for given in tree.ranges:
-            self.ranges.setdefault(given.leaf, []).append(given)
+        for range_ in tree.ranges:
+            self.ranges.setdefault(range_.leaf, []).append(range_)
         self._call = call
         self._side: Side = side
 
@@ -380,7 +385,7 @@ class _Shown:
             return None
 
 
-def _print_node(name: str, node: Any, shown: _Shown, depth: int) -> None:
+def _print_node(name: str, node: Any, shown: _ShownSide, depth: int) -> None:
     label = f"{'  ' * depth}{name}:"
     children = _children(name, node)
     if not children:
@@ -407,15 +412,15 @@ def _children(name: str, node: Any) -> list[tuple[str, Node]]:
     if isinstance(node, CustomNode):
         below.append(("context", node.context))
     below += zip(names_of_children(node), children_of(node), strict=True)
-    return [(_ending(f"{name}.{own}"), child) for own, child in below]
+    return [(_ending(f"{name}.{key}"), child) for key, child in below]
 
 
 def _ending(name: str) -> str:
-    """A name, of which a long one has only its end: keys of a tape may be long, and nested."""
+    """A name; of a long one only the end, because keys of a tape may be long, and nested."""
     return name if len(name) <= MOST_NAME else f"…{name[1 - MOST_NAME :]}"
 
 
-def _facts(node: Any, shown: _Shown) -> str:
+def _facts(node: Any, shown: _ShownSide) -> str:
     """The elements of a small tensor, what is unusual about it, and the reason of a placeholder."""
     if node.kind == "opaque":
         return "" if node.of is not None else f"# {node.type}: {node.reason}"
@@ -423,17 +428,17 @@ def _facts(node: Any, shown: _Shown) -> str:
         return ""
     leaf = shown.facts[node.leaf]
     elements = shown.elements(node.leaf)
-    known = []
+    facts = []
     if elements is None:
-        known += [f"{span.min}..{span.max}" for span in shown.ranges.get(node.leaf, ())]
+        facts += [f"{span.min}..{span.max}" for span in shown.ranges.get(node.leaf, ())]
     if leaf.strides is not None:
-        known.append(f"strides {list(leaf.strides)}")
-    known += [name for name in ("requires_grad", "inference", "conj", "neg") if getattr(leaf, name)]
+        facts.append(f"strides {list(leaf.strides)}")
+    facts += [name for name in ("requires_grad", "inference", "conj", "neg") if getattr(leaf, name)]
     if leaf.layout != "strided":
-        known.append(leaf.layout)
+        facts.append(leaf.layout)
     if leaf.subclass is not None:
-        known.append(leaf.subclass)
+        facts.append(leaf.subclass)
     if leaf.key is None and not shown.are_shapes:
-        known.append(f"no value: {leaf.missing}")
+        facts.append(f"no value: {leaf.missing}")
     value = "" if elements is None else f"= {elements_text(elements)}"
-    return f"{value} # {', '.join(known)}".strip() if known else value
+    return f"{value} # {', '.join(facts)}".strip() if facts else value

@@ -29,7 +29,7 @@ from calltape_analyzer.cli.options import (
     Variants,
     address,
     expect_factory,
-    opened,
+    opened_tape,
 )
 from calltape_analyzer.cli.output import (
     DAMAGED,
@@ -115,7 +115,7 @@ def filter_(
     from calltape_analyzer.editing.edits import filter_tape
 
     part = Part(calls, variant, target=target)
-    with opened(paths, part, reports_damage=False) as tape, wrong_words():
+    with opened_tape(paths, part, reports_damage=False) as tape, wrong_words():
         report = filter_tape(
             tape, out, drop=drop or (), overwrite=force, start=_time(tape, "--start", start),
             end=_time(tape, "--end", end), raised=errors, where=tuple(where or ()), novel=novel,
@@ -143,7 +143,7 @@ def merge(
     """
     from calltape_analyzer.editing.edits import merge_tapes
 
-    with opened(paths, Part(target=target), reports_damage=False) as tape, wrong_words():
+    with opened_tape(paths, Part(target=target), reports_damage=False) as tape, wrong_words():
         _print(merge_tapes(tape, out, overwrite=force), json)
 
 
@@ -163,7 +163,7 @@ def recover(
     from calltape_analyzer.reading.compressed import remainders_taken
 
     part = Part(target=target)
-    with remainders_taken(), opened(paths, part, reports_damage=False) as tape, wrong_words():
+    with remainders_taken(), opened_tape(paths, part, reports_damage=False) as tape, wrong_words():
         _print(recover_tape(tape, out, overwrite=force), json)
 
 
@@ -196,7 +196,7 @@ def minimise(
     calltape minimise bug.tape -o b.tape --check 'calltape replay {} -m my:llama'
     calltape minimise bug.tape -o c.tape --check 'calltape export {} -m my:llama'
     """
-    with opened(paths, Part(target=target), runs=True) as tape:
+    with opened_tape(paths, Part(target=target), runs=True) as tape:
         from calltape_analyzer.minimising.minimising import minimise as minimised
 
         report = minimised(
@@ -247,7 +247,10 @@ def redact(
     from calltape_analyzer.redacting.redaction import redact as redacted
 
     part = Part(target=target)
-    with opened(paths, part, reports_damage=False, effort=REDACTION_EFFORT) as tape, wrong_words():
+    with (
+        opened_tape(paths, part, reports_damage=False, effort=REDACTION_EFFORT) as tape,
+        wrong_words(),
+    ):
         report = redacted(
             tape, out, keep=keep or (), shapes_only=shapes_only or (), overwrite=force
         )
@@ -255,7 +258,7 @@ def redact(
 
 
 def _print(report: EditReport, json: bool) -> None:
-    """Prints what came of making a tape, and ends with 3 if something was lost."""
+    """Prints the report on a tape that was written, and ends with 3 if something was lost."""
     if json:
         print_json(report)
     else:
@@ -332,7 +335,7 @@ def bundle(
     is_script = out.suffix == ".py"
     if is_script and model_code:
         raise typer.BadParameter("--model-code needs a zip file as OUT, not a script")
-    with opened(paths, part, effort=1 if is_script else REDACTION_EFFORT) as tape:
+    with opened_tape(paths, part, effort=1 if is_script else REDACTION_EFFORT) as tape:
         if is_script:
             from calltape_analyzer.scripting import script
             from calltape_analyzer.writing.output_file import write_file
@@ -343,10 +346,10 @@ def bundle(
             return
         from calltape_analyzer.bundling import bundle as bundled
 
-        found = bundled(
+        bundled_tape = bundled(
             tape, out, model_code=model_code or (), model=model, call=call, to=to, overwrite=force
         )
-        lines(str(found))
+        lines(str(bundled_tape))
 
 
 @command
@@ -371,22 +374,22 @@ def convert(
     calltape convert folder -o calls.tape
     """
     is_tape = out.name.endswith(SUFFIXES)
-    given = {"target": target, "calls": calls, "variant": variant, "force": force}
-    for name, value in given.items():
+    options = {"target": target, "calls": calls, "variant": variant, "force": force}
+    for name, value in options.items():
         if value and is_tape != (name == "force"):
-            what = "tape" if is_tape else "folder"
-            raise typer.BadParameter(f"--{name} has no effect on a new {what}; leave it out")
+            kind = "tape" if is_tape else "folder"
+            raise typer.BadParameter(f"--{name} has no effect on a new {kind}; leave it out")
     from calltape_analyzer.converting import read_safetensors_folder, write_safetensors_folder
 
     if is_tape:
         if len(paths) != 1:
             raise typer.BadParameter("a tape is made of one folder; pass a single IN")
         # No link is followed.
-        files = (os.path.join(at, name) for at, _, names in os.walk(paths[0]) for name in names)
+        files = (os.path.join(f, name) for f, _, names in os.walk(paths[0]) for name in names)
         with reading(files):
             count = read_safetensors_folder(paths[0], out, overwrite=force)
     else:
-        with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
+        with opened_tape(paths, Part(calls, variant, target=target), runs=True) as tape:
             try:
                 count = write_safetensors_folder(tape, out)
             except TapeError as error:
@@ -421,7 +424,7 @@ def table(
 
     check_suffix(out)
     require_pyarrow()
-    with opened(paths, Part(target=target), runs=True) as tape:
+    with opened_tape(paths, Part(target=target), runs=True) as tape:
         if not leaves:
             with reading(tape.paths):  # what a strange tape could make dear; rows cost time alike
                 tape.variants()

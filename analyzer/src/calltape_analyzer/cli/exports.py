@@ -35,7 +35,7 @@ from calltape_analyzer.cli.options import (
     Verbose,
     classes_of,
     model_of,
-    opened,
+    opened_tape,
 )
 from calltape_analyzer.cli.output import (
     FAILURE,
@@ -47,7 +47,7 @@ from calltape_analyzer.cli.output import (
     table,
 )
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.facts import plain
+from calltape_analyzer.facts import as_json
 from calltape_analyzer.progress import reporter_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.wording.verdicts import last_lines
@@ -110,12 +110,12 @@ def export(
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset needs --to onnx")
     if out is not None:
-        from calltape_analyzer.programs.saving import expect_place
+        from calltape_analyzer.programs.saving import check_destination
 
-        expect_place(out, overwrite=force)
-    known = classes_of(classes)
+        check_destination(out, overwrite=force)
+    class_objects = classes_of(classes)
     part = Part(calls, variant, ignore, target)
-    with opened(paths, part, runs=True, classes=known) as tape:
+    with opened_tape(paths, part, runs=True, classes=class_objects) as tape:
         module = model_of(model)
         from calltape_analyzer.exporting.export import ExportOptions
 
@@ -134,7 +134,7 @@ def export(
             _print(programs, report, out, verbose=verbose)
         if report.has_failed:
             raise typer.Exit(FAILURE)
-    scopes = {one.scope for one in programs.verdicts}
+    scopes = {verdict.scope for verdict in programs.verdicts}
     if not report.ok or "rejected" in scopes:
         raise typer.Exit(FAILURE)
     if not programs.is_general and not allow_constants:
@@ -154,7 +154,7 @@ def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: boo
     except ExportError as error:
         if json:
             attempts = _attempts(error.attempts)
-            missing = plain(error.missing)
+            missing = as_json(error.missing)
             print_json(
                 {"programs": [], "error": str(error), "missing": missing, "attempts": attempts}
             )
@@ -199,9 +199,9 @@ def _handlers_of_torch() -> list[logging.StreamHandler[Any]]:
 def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:
     return {
         "programs": list(programs),
-        "missing": plain(programs.missing),
-        "notes": plain(programs.all_notes),
-        "verdicts": plain(programs.verdicts),
+        "missing": as_json(programs.missing),
+        "notes": as_json(programs.all_notes),
+        "verdicts": as_json(programs.verdicts),
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),
         "saved": str(out) if out is not None else None,
@@ -209,7 +209,7 @@ def _document(programs: Programs, report: Report, out: Path | None) -> dict[str,
 
 
 def _attempts(attempts: Iterable[Any]) -> list[Any]:
-    return [jsonlib.loads(one.model_dump_json()) for one in attempts]
+    return [jsonlib.loads(attempt.model_dump_json()) for attempt in attempts]
 
 
 def _print(programs: Programs, report: Report, out: Path | None, *, verbose: bool) -> None:

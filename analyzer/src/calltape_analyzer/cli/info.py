@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from calltape_analyzer.cli.options import Json, OfTarget, Part, Paths, Scan, opened
+from calltape_analyzer.cli.options import Json, OfTarget, Part, Paths, Scan, opened_tape
 from calltape_analyzer.cli.output import (
     command,
     complain,
@@ -46,7 +46,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
-from calltape_schema.records import CallRecord, Manifest, Source
+from calltape_schema.records import CallRecord, Manifest, Source, Step
 from calltape_schema.tree import decode_structure
 
 __all__ = ["info", "overview"]
@@ -113,17 +113,17 @@ def info(
         raise typer.BadParameter("--json and --markdown exclude each other; pass one of them")
     part = Part(target=target)
     try:
-        _tell(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
+        _print_info(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
     except TargetsError:
         if markdown or part != Part():
             raise
         print_recordings(paths, scan=scan, json=json)
 
 
-def _tell(
+def _print_info(
     paths: list[str], part: Part, *, scan: bool, quick: bool, json: bool, markdown: bool
 ) -> None:
-    with opened(paths, part, scan=scan or None) as tape:
+    with opened_tape(paths, part, scan=scan or None) as tape:
         if markdown:
             from calltape_analyzer.markdown import tape_summary
 
@@ -138,8 +138,8 @@ def _tell(
         private = private_data(tape) if is_read else None
         if json:
             contexts = facts["contexts"].items()
-            facts["contexts"] = {one.words() or _DEFAULT: calls for one, calls in contexts}
-            facts["findings"] = [one.model_dump() for one in symptoms]
+            facts["contexts"] = {context.words() or _DEFAULT: calls for context, calls in contexts}
+            facts["findings"] = [symptom.model_dump() for symptom in symptoms]
             facts["private"] = None if private is None else private.model_dump()
             print_json(facts)
         else:
@@ -147,9 +147,24 @@ def _tell(
             _print_findings(symptoms, facts)
 
 
-def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
-    """What is known of a tape, as plain data; ``kept`` is filled with its calls by input
-    signature."""
+class _CallCounts(NamedTuple):
+    """What the records of a tape say of its calls, or the ends of its files in their place.
+
+    Attributes:
+        calls, raised: how many there are, and how many of them raised.
+        files_read: of how many files all records were read.
+        times: when the first call began and the last one ended, in nanoseconds; empty without
+            calls.
+    """
+
+    calls: int
+    raised: int
+    files_read: int
+    times: Sequence[int]
+
+
+def _counted_calls(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> _CallCounts:
+    """Counts the calls of a tape; ``kept`` is filled with them by input signature."""
     calls = raised = read = 0
     times: list[int] = []
     for part in tape.segments:
@@ -172,6 +187,13 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             kept[CountedKind.of(record.inputs)] += 1
             moments = (*times, record.time_ns, record.time_ns + (record.duration_ns or 0))
             times = [min(moments), max(moments)]
+    return _CallCounts(calls, raised, read, times)
+
+
+def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
+    """What is known of a tape, as plain data; ``kept`` is filled with its calls by input
+    signature."""
+    calls, raised, read, times = _counted_calls(tape, quick, kept)
     checked = "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
     if all(part.is_survey for part in tape.segments):
         checked = "survey"
@@ -208,17 +230,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "dumps": [dump.model_dump() | {"time": time_text(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
         "producer": tape.manifest.producer.model_dump(exclude_none=True),
-        "history": [
-            step.model_dump(exclude_none=True)
-            | {
-                "tape": step.tape.hex(),
-                "sources": [
-                    source.model_dump(exclude_none=True) | {"tape": source.tape.hex()}
-                    for source in step.sources
-                ],
-            }
-            for step in tape.manifest.history or ()
-        ],
+        "history": [_step_as_json(step) for step in tape.manifest.history or ()],
         "first_call": time_text(min(times)) if times else None,
         "last_call_end": time_text(max(times)) if times else None,
         "checksums": "skipped" if quick else checked,
@@ -226,27 +238,36 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
     }
 
 
+def _step_as_json(step: Step) -> dict[str, Any]:
+    """A step of a tape's history as plain data, with the ids of tapes in hexadecimal."""
+    sources = [
+        source.model_dump(exclude_none=True) | {"tape": source.tape.hex()}
+        for source in step.sources
+    ]
+    return step.model_dump(exclude_none=True) | {"tape": step.tape.hex(), "sources": sources}
+
+
 def _contexts(kept: Mapping[CountedKind, int]) -> dict[Context, int]:
     """How many calls came in which context; those in torch's default come first."""
-    found: Counter[Context] = Counter()
+    calls_of: Counter[Context] = Counter()
     for kind, calls in kept.items():
-        found[Context.of(decode_structure(kind.structure).context)] += calls
+        calls_of[Context.of(decode_structure(kind.structure).context)] += calls
 
     def place(pair: tuple[Context, int]) -> tuple[bool, int, str]:
         words = pair[0].words()
         return words is not None, -pair[1], words or ""
 
-    return dict(sorted(found.items(), key=place))
+    return dict(sorted(calls_of.items(), key=place))
 
 
 def _contexts_text(contexts: Mapping[Context, int]) -> str | None:
     """In words; None if the calls are all in one context without autocast and with torch's own
     default dtype."""
-    if len(contexts) < 2 and not any(one.autocast or one.dtype != FLOAT for one in contexts):
+    if len(contexts) < 2 and not any(
+        context.autocast or context.dtype != FLOAT for context in contexts
+    ):
         return None
-    texts = [
-        f"{one.words() or _DEFAULT}: {counted(calls, 'call')}" for one, calls in contexts.items()
-    ]
+    texts = [f"{c.words() or _DEFAULT}: {counted(calls, 'call')}" for c, calls in contexts.items()]
     return some_of(texts, _MOST_CONTEXTS, "; ")
 
 
@@ -332,10 +353,10 @@ def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> No
 
 def _why_empty(tape: Tape) -> str | None:
     """Why no call of a sealed tape is on it, and what to do."""
-    target, found = tape.target, tape.coverage
+    target, coverage = tape.target, tape.coverage
     if target is None or not tape.sealed or len(tape) or tape.manifest.history:
         return None
-    return why_empty(target.name, target.via, found.seen, found.kept, found.dropped)
+    return why_empty(target.name, target.via, coverage.seen, coverage.kept, coverage.dropped)
 
 
 def _ranks(tape: Tape) -> str | None:
@@ -361,12 +382,12 @@ def _hosts(tape: Tape) -> list[str]:
 def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """What was done to the tape since it was recorded, the oldest step first."""
     steps = manifest.history or ()
-    for at, step in enumerate(steps[-_MOST_STEPS:]):
+    for i, step in enumerate(steps[-_MOST_STEPS:]):
         options = ", ".join(f"{name} {text}" for name, text in step.options[:_MOST_IDS])
         sources = list(map(_source, step.sources))
         parts = [step.verb, options, sources and f"of {some_of(sources, _MOST_IDS)}"]
-        told = " ".join(part for part in parts if part)
-        yield "history" if at == 0 else "", f"{told[:_MOST_TEXT]}, by {step.tool} {step.version}"
+        words = " ".join(part for part in parts if part)
+        yield "history" if i == 0 else "", f"{words[:_MOST_TEXT]}, by {step.tool} {step.version}"
 
 
 def _source(source: Source) -> str:
@@ -393,7 +414,7 @@ def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
 @command
 def overview(paths: Paths, target: OfTarget = None) -> None:
     """Show what a tape is, and the variants of its calls. The verbs show more."""
-    with opened(paths, Part(target=target)) as tape:
+    with opened_tape(paths, Part(target=target)) as tape:
         spans = [span for part in tape.segments if (span := part.span_ns) is not None]
         times = "no calls"
         if spans:
@@ -411,7 +432,7 @@ def overview(paths: Paths, target: OfTarget = None) -> None:
         )
         print_facts(rows)
         print()
-        found = tape.variants()
-        if not found:
+        variants = tape.variants()
+        if not variants:
             line("no calls")
-        print_variants(found)
+        print_variants(variants)

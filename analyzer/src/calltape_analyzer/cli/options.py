@@ -62,8 +62,8 @@ __all__ = [
     "expect_factory",
     "imported",
     "model_of",
-    "opened",
-    "variants_meant",
+    "opened_tape",
+    "wanted_variants",
 ]
 
 FILES = "Files, patterns, or directories (searched for .tape, .tape.gz and .tape.zst files)"
@@ -86,7 +86,7 @@ def address(text: str) -> str:
 
 
 def _last_word(text: str) -> str:
-    """The same of the last word of a command: of another form, it is a tape."""
+    """Checks the last word of a command in the same way: a word of another form is a tape."""
     try:
         return address(text)
     except typer.BadParameter:
@@ -228,7 +228,7 @@ class Part(NamedTuple):
             return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
 
 
-def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
+def wanted_variants(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
     """The variants of these names or positions; all without names. For answers that need no single
     call: a survey gives them too, and of a sealed tape no record is read.
 
@@ -237,15 +237,15 @@ def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
     """
     from calltape_analyzer.variant import chosen_variants
 
-    found = tape.variants()
+    variants = tape.variants()
     if not names:
-        return found
+        return variants
     with wrong_words():
-        return chosen_variants(found, list(names))[1]
+        return chosen_variants(variants, list(names))[1]
 
 
 @contextmanager
-def opened(
+def opened_tape(
     paths: Sequence[str],
     part: Part = Part(),
     *,
@@ -256,8 +256,8 @@ def opened(
     effort: int = 1,
     classes: Sequence[type] = (),
 ) -> Iterator[Tape]:
-    """The tape of a command's words and options; afterwards its damage is told, and decides the
-    exit code, unless the command came to a verdict of its own.
+    """Opens the tape that the words and options of a command select. On leaving, it reports the
+    tape's damage, which decides the exit code unless the command decided it.
 
     Args:
         paths: files, directories and patterns.
@@ -271,13 +271,13 @@ def opened(
         effort: how many times as long it may take as to read the tape.
         classes: that objects on the tape may be rebuilt from.
     """
-    given = paths if len(paths) > 1 else paths[0]
+    path = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
         with ExitStack() as opening:
-            (opening if runs else stack).enter_context(reading(files_of(given), effort))
+            (opening if runs else stack).enter_context(reading(files_of(path), effort))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
             opening.enter_context(wrong_words(UnknownTargetError))
-            tape = stack.enter_context(open_tape(given, classes=classes, **how))
+            tape = stack.enter_context(open_tape(path, classes=classes, **how))
             chosen = part.of(tape)
         if tape.other_ranks:
             are = (
@@ -292,9 +292,9 @@ def opened(
         sys.stdout.flush()
         if scan is False and tape.calls.has_single_calls:
             read = tape.records_read
-            every = sum(len(part) + part.damaged for part in tape.segments)
-            if verbose if tape.source == "end" else read < every:
-                complain(_BELIEVED[tape.source].format(f"{read:,}", f"{every:,}"))
+            recorded = sum(len(part) + part.damaged for part in tape.segments)
+            if verbose if tape.source == "end" else read < recorded:
+                complain(_BELIEVED[tape.source].format(f"{read:,}", f"{recorded:,}"))
         for error in tape.damage if reports_damage else ():
             complain(str(error))
         if verdict is not None:
@@ -319,14 +319,14 @@ def classes_of(names: Sequence[str] | None, *, are_words: bool = True) -> list[t
         expect_factory(name, "class")
     if not names:
         return []
-    found: list[type] = []
+    classes: list[type] = []
     with wrong_words() if are_words else nullcontext():
         for name in names:
-            one = imported(name)
-            if not isinstance(one, type):
+            value = imported(name)
+            if not isinstance(value, type):
                 raise UsageError(f"{name} is not a class", advice="name a class as MODULE:CLASS")
-            found.append(one)
-    return found
+            classes.append(value)
+    return classes
 
 
 def model_of(name: str) -> torch.nn.Module:
@@ -340,18 +340,18 @@ def model_of(name: str) -> torch.nn.Module:
         UsageError: it cannot be imported, fails, or gives something that is no module.
     """
     expect_factory(name)
-    made = imported(name)
+    model = imported(name)
     import torch
 
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module):
         try:
-            made = made()
+            model = model()
         except (Exception, SystemExit) as error:
             _fail(f"{name}() failed", error)
-    if not isinstance(made, torch.nn.Module):
-        what = f"{type(made).__module__}.{type(made).__qualname__}"
-        raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
-    return made
+    if not isinstance(model, torch.nn.Module):
+        kind = f"{type(model).__module__}.{type(model).__qualname__}"
+        raise UsageError(f"{name} gives a {kind}", advice="let it return a torch.nn.Module")
+    return model
 
 
 def imported(name: str) -> Any:
@@ -364,14 +364,14 @@ def imported(name: str) -> Any:
         UsageError: there is no such module, it cannot be imported, or it has no such attribute.
     """
     module, _, attribute = name.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as python -m does
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as python -m does
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         parts = attribute.split(".")
-        while parts and hasattr(found, parts[0]):
-            found = getattr(found, parts.pop(0))
+        while parts and hasattr(value, parts[0]):
+            value = getattr(value, parts.pop(0))
     except (Exception, SystemExit) as error:  # importing a model runs anything
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent is not None and f"{module}.".startswith(f"{absent}."):
@@ -386,14 +386,16 @@ def imported(name: str) -> Any:
             raise UsageError(reason, advice=advice) from error
         _fail(f"{name} cannot be imported", error)
     if not parts:
-        return found
+        return value
     # The functions and classes that are there.
-    own = [
+    names = [
         name
-        for name, one in getattr(found, "__dict__", {}).items()
-        if callable(one) and not name.startswith("_") and getattr(one, "__module__", "") == module
+        for name, member in getattr(value, "__dict__", {}).items()
+        if callable(member)
+        and not name.startswith("_")
+        and getattr(member, "__module__", "") == module
     ]
-    near = difflib.get_close_matches(parts[0], own, _MOST_NAMED) or own
+    near = difflib.get_close_matches(parts[0], names, _MOST_NAMED) or names
     such = f", such as {some_of(near, _MOST_NAMED)}" if near else ""
     raise UsageError(f"{module} has no {attribute}", advice=f"name one that is there{such}")
 

@@ -50,8 +50,8 @@ def line(*parts: str, indent: int = 2, stream: TextIO | None = None) -> None:
         indent: of the further lines, beyond that of the first, if a terminal is not wide enough.
         stream: where to; stdout by default.
     """
-    for one in fitted(" ".join(parts), terminal_width(stream), indent):
-        print(one, file=stream)
+    for text_line in fitted(" ".join(parts), terminal_width(stream), indent):
+        print(text_line, file=stream)
 
 
 def print_facts(rows: Iterable[tuple[str, str | None]]) -> None:
@@ -63,8 +63,8 @@ def print_facts(rows: Iterable[tuple[str, str | None]]) -> None:
 
 def lines(text: str) -> None:
     """Prints a text of several lines, each as :func:`line` does."""
-    for one in text.splitlines():
-        line(one)
+    for text_line in text.splitlines():
+        line(text_line)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -176,8 +176,8 @@ def print_json(document: Any, *, uncut: bool = False) -> None:
         return
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=True, allow_nan=False)
-    found = plain(document, sys.maxsize) if uncut else plain(document)
-    for part in encoder.iterencode(found):  # in one piece it is many times the tape
+    jsonable = plain(document, sys.maxsize) if uncut else plain(document)
+    for part in encoder.iterencode(jsonable):  # in one piece it is many times the tape
         sys.stdout.write(part)
     print()
 

@@ -62,18 +62,16 @@ _SAME = "every size always the same"
 
 def policies_text(manifests: Sequence[Manifest]) -> str:
     """What the recorders of some files were asked to keep; in how many, if they differ."""
-    found = Counter(policy_text(one.policy) + changed_text(one) for one in manifests)
-    if len(found) == 1:
-        return next(iter(found))
-    texts = [
-        f"{text} (in {files} of {len(manifests)} files)" for text, files in found.most_common()
-    ]
+    counts = Counter(policy_text(m.policy) + changed_text(m) for m in manifests)
+    if len(counts) == 1:
+        return next(iter(counts))
+    texts = [f"{text} (in {f} of {len(manifests)} files)" for text, f in counts.most_common()]
     return some_of(texts, _MAX_PLACES, "; ")
 
 
 def policy_text(policy: Policy) -> str:
     """What a recorder was asked to keep."""
-    pairs = [f"{kept} of {pattern}" for pattern, kept in policy.leaf_values]
+    pairs = [f"{values} of {pattern}" for pattern, values in policy.leaf_values]
     values = "values kept" if policy.values == "all" else "shapes only"
     parts = [
         f"values by path ({listed(pairs, _MAX_PLACES)})" if pairs else values,
@@ -82,9 +80,9 @@ def policy_text(policy: Policy) -> str:
     if policy.keep is not None:
         parts.insert(0, f"keeps {policy.keep}")
     if policy.flight_recorder is not None:
-        held = policy.flight_recorder
-        most = f"{counted(held.calls, 'call')}, {size(held.bytes)}"
-        parts.append(f"the last of the other calls held in memory (up to {most})")
+        recorder = policy.flight_recorder
+        bounds = f"{counted(recorder.calls, 'call')}, {size(recorder.bytes)}"
+        parts.append(f"the last of the other calls held in memory (up to {bounds})")
     if policy.write_ahead:
         parts.append("inputs written ahead")
     return ", ".join((*parts, *_bounds(policy)))
@@ -122,8 +120,8 @@ def files_text(tape: Tape) -> str | None:
     """How the files belong together; None for one plain file."""
     recordings: dict[bytes, set[int]] = {}
     for manifest in tape.manifests:
-        own = manifest.segment.number if manifest.segment is not None else 0
-        recordings.setdefault(manifest.tape, set()).add(own)
+        number = manifest.segment.number if manifest.segment is not None else 0
+        recordings.setdefault(manifest.tape, set()).add(number)
     ahead = len(tape.under_way)
     missing = tape.missing_files
     deleted = tape.deleted_files
@@ -135,12 +133,12 @@ def files_text(tape: Tape) -> str | None:
         there = sorted(own_numbers - set(missing.get(tape_id, ())))
         parts[0] += f", segment{'s' * (len(there) != 1)} {_ranges(tuple(there))}"
     for tape_id, numbers in missing.items():
-        of = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
-        parts.append(f"missing{of}: {_ranges(numbers)} (removed, or not opened)")
+        whose = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
+        parts.append(f"missing{whose}: {_ranges(numbers)} (removed, or not opened)")
     for tape_id, runs in deleted.items():
-        of = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
+        whose = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
         files = counted(sum(last - first + 1 for first, last in runs), "file")
-        parts.append(f"{files}{of} deleted by the recorder: {_runs(runs)}")
+        parts.append(f"{files}{whose} deleted by the recorder: {_runs(runs)}")
     if ahead:
         parts.append(f"{counted(ahead, 'call')} {UNDER_WAY_WORDS}, or still is")
     return "; ".join(parts)
@@ -158,7 +156,7 @@ def files_as_json(tape: Tape) -> dict[str, Any]:
             }
             for path, manifest in zip(tape.paths, tape.manifests, strict=True)
         ],
-        "missing": {tape_id.hex(): list(found) for tape_id, found in tape.missing_files.items()},
+        "missing": {tape_id.hex(): list(n) for tape_id, n in tape.missing_files.items()},
         "deleted": {tape_id.hex(): list(runs) for tape_id, runs in tape.deleted_files.items()},
         "under_way": [
             {"call": call.number, "address": call.address, "path": call.path}
@@ -187,15 +185,15 @@ def sealed_text(tape: Tape) -> str:
     """Whether the files have their ends; if not, which of them, and since when they are written."""
     if tape.sealed:
         return f"each file; {GOES_ON}" if tape.continues else "yes"
-    rest = f", {size(tape.unfinished)} of unfinished calls at the end" if tape.unfinished else ""
+    end = f", {size(tape.unfinished)} of unfinished calls at the end" if tape.unfinished else ""
     names = short_paths(tape.paths)
-    found = [
+    seals = [
         f"{f'{names[part.path]} ' if len(tape.paths) > 1 else ''}"
         f"begun {time_text(part.manifest.created_ns)}"
         for part in tape.segments
         if part.end is None
     ]
-    return f"no: {some_of(found, MOST_PATHS)}, still recording, killed, or cut off{rest}"
+    return f"no: {some_of(seals, MOST_PATHS)}, still recording, killed, or cut off{end}"
 
 
 def coverage_text(coverage: Coverage, *, since: str | None = None) -> str:
@@ -238,8 +236,8 @@ def since_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
     if not tape.observed:
         return None
     last = max(tape.observed.values(), key=lambda observed: observed.since_ns)
-    others = len(tape.observed) - 1
-    more = f" (of {others} more recordings earlier)" if others else ""
+    other_files = len(tape.observed) - 1
+    more = f" (of {other_files} more recordings earlier)" if other_files else ""
     return f"{time[last.since_ns]}, {last.reason}{more}"
 
 
@@ -264,39 +262,38 @@ def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
 def traffic_lines(
     counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
 ) -> Iterator[str]:
-    """The whole traffic: per input signature how many calls, how many of them are kept, and the
-    ranges of what varied; those of which the same is said as one. Nothing if no call was
+    """The whole traffic: for each input signature the number of calls, how many of them are kept,
+    and the ranges of what varied. Signatures with equal ranges share a line. Nothing if no call was
     counted."""
     if not counters.calls:
         if counters.missing:
             yield ("unknown: calls may be counted in files that are missing or have no counters")
         return
     least = "" if counters.complete else "at least "  # files without counters may have others
-    known = counters.calls - counters.other_calls
-    head = (
-        f"{least}{counted(known, 'call')} with {counted(len(counters.groups), 'input signature')}"
-    )
+    attributed = counters.calls - counters.other_calls
+    signatures = counted(len(counters.groups), "input signature")
+    head = f"{least}{counted(attributed, 'call')} with {signatures}"
     if counters.other_calls:
         head += f", and {counters.other_calls:,} of which only the number is known"
     if not counters.complete:
         head += f"; {listed(sorted(counters.missing))} may have seen more"
     yield head
     groups = counters.in_order()
-    told: dict[str, tuple[int, int, int]] = {}
+    ranges: dict[str, tuple[int, int, int]] = {}
     for group in groups[:_MAX_GROUPS]:
-        own = kept.get(group.kind, 0)
-        calls = max(group.calls, own)
-        same = _SAME if calls > 1 else "one call does not show which sizes vary"
-        text = "; ".join(_ranges_of(group, signature)) or same
-        kinds, all_calls, all_kept = told.get(text, (0, 0, 0))
-        told[text] = kinds + 1, all_calls + calls, all_kept + own
-    for text, (kinds, calls, own) in told.items():
+        kept_calls = kept.get(group.kind, 0)
+        calls = max(group.calls, kept_calls)
+        unvaried = _SAME if calls > 1 else "one call does not show which sizes vary"
+        text = "; ".join(_ranges_of(group, signature)) or unvaried
+        kinds, all_calls, all_kept = ranges.get(text, (0, 0, 0))
+        ranges[text] = kinds + 1, all_calls + calls, all_kept + kept_calls
+    for text, (kinds, calls, kept_calls) in ranges.items():
         several = f" with {kinds} input signatures" if kinds > 1 else ""
-        yield f"{least}{counted(calls, 'call')}{several}, {own} kept: {text}"
+        yield f"{least}{counted(calls, 'call')}{several}, {kept_calls} kept: {text}"
     if len(groups) > _MAX_GROUPS:
-        rest = groups[_MAX_GROUPS:]
-        others = counted(sum(group.calls for group in rest), "call")
-        yield f"{others} with {counted(len(rest), 'more input signature')}"
+        more_groups = groups[_MAX_GROUPS:]
+        more_calls = counted(sum(group.calls for group in more_groups), "call")
+        yield f"{more_calls} with {counted(len(more_groups), 'more input signature')}"
 
 
 def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
@@ -307,10 +304,10 @@ def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
         for name, _, axes in tensors_of(group, signature)
         if any(axis.varied for axis in axes)
     ]
-    found = [f"{name}: {text}" for name, text in merge_alike(varied)]
-    found += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
-    more = len(found) - _MAX_PLACES
-    return [*found[:_MAX_PLACES], f"and {more} more"] if more > 0 else found
+    texts = [f"{name}: {text}" for name, text in merge_alike(varied)]
+    texts += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
+    more = len(texts) - _MAX_PLACES
+    return [*texts[:_MAX_PLACES], f"and {more} more"] if more > 0 else texts
 
 
 def _span(values: Values) -> str:
@@ -319,7 +316,7 @@ def _span(values: Values) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people: ``640 B``, ``1.5 MiB``."""
+    """A number of bytes for people: ``640 B``, ``1.5 MiB``."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -339,12 +336,12 @@ def print_recordings(paths: Sequence[str], *, scan: bool, json: bool) -> None:
     """Prints what there is of each target; its damage is told, and decides the exit code."""
     damage = Damage()
     with reading(files_of(paths)):
-        found = list_recordings(paths, damage, scan=scan)
+        recordings = list_recordings(paths, damage, scan=scan)
     if json:
-        rows = [one.model_dump() | {"sealed": one.sealed} for one in found]
+        rows = [recording.model_dump() | {"sealed": recording.sealed} for recording in recordings]
         print_json({"recordings": rows, "damage": damage_as_json(damage.list())})
     else:
-        _print(found)
+        _print(recordings)
     sys.stdout.flush()
     for error in damage.list():
         complain(str(error))
@@ -352,37 +349,37 @@ def print_recordings(paths: Sequence[str], *, scan: bool, json: bool) -> None:
         raise typer.Exit(DAMAGED)
 
 
-def _print(found: Sequence[Recording]) -> None:
+def _print(recordings: Sequence[Recording]) -> None:
     by_target: dict[str, list[Recording]] = {}
-    for one in found:
-        by_target.setdefault(one.target, []).append(one)
+    for recording in recordings:
+        by_target.setdefault(recording.target, []).append(recording)
     shown = sorted(by_target.items())[:_MOST_TARGETS]
     table(HEAD, (_row(target, parts) for target, parts in shown))
     more = len(by_target) - len(shown)
-    told = f"; {more} more are not shown" if more else ""
-    line(f"tapes of {counted(len(by_target), 'target')}{told}; choose one with --target NAME, or "
+    hidden = f"; {more} more are not shown" if more else ""
+    line(f"tapes of {counted(len(by_target), 'target')}{hidden}; choose one with --target NAME, or "
          "part of the name")  # fmt: skip
 
 
 def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
-    first = min((one.first_ns for one in parts if one.first_ns is not None), default=None)
-    last = max((one.last_ns for one in parts if one.last_ns is not None), default=None)
-    named = {one.host for one in parts if one.host_named}
-    folders = {one.host for one in parts if not one.host_named}  # in place of their hosts
+    first = min((part.first_ns for part in parts if part.first_ns is not None), default=None)
+    last = max((part.last_ns for part in parts if part.last_ns is not None), default=None)
+    named = {part.host for part in parts if part.host_named}
+    folders = {part.host for part in parts if not part.host_named}  # in place of their hosts
     hosts = [str(len(named))] if named else []
     hosts += [counted(len(folders), "folder")] if folders else []
-    unsealed = [path for one in parts for path in one.unsealed]
-    unsealed += [f"{one.paths[-1]} is not the last" for one in parts if one.continues]
+    unsealed = [path for part in parts for path in part.unsealed]
+    unsealed += [f"{part.paths[-1]} is not the last" for part in parts if part.continues]
     return (
         target,
         str(len(parts)),
         ", ".join(hosts),
-        str(sum(len(one.paths) for one in parts)),
-        str(sum(one.calls for one in parts)),
+        str(sum(len(part.paths) for part in parts)),
+        str(sum(part.calls for part in parts)),
         "" if first is None else _day_of(first),
         "" if last is None else _day_of(last),
         "yes" if not unsealed else f"no: {some_of(unsealed, _MOST_NAMED)}",
-        str(sum(one.damage for one in parts)),
+        str(sum(part.damage for part in parts)),
     )
 
 

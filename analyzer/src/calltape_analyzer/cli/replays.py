@@ -35,7 +35,7 @@ from calltape_analyzer.cli.options import (
     Variants,
     classes_of,
     model_of,
-    opened,
+    opened_tape,
 )
 from calltape_analyzer.cli.output import (
     FAILURE,
@@ -68,7 +68,7 @@ Bisect = Annotated[
 
 
 class Judged:
-    """What came of a replay, if it came so far.
+    """The result of a replay, as far as it came.
 
     Attributes:
         is_open: whether the tape was opened.
@@ -92,12 +92,12 @@ def verdict(report: Report) -> int:
 @contextmanager
 def judged(bisect: bool) -> Iterator[Judged]:
     """Ends a command as git wants it, if ``bisect``. The block sets what is found."""
-    found = Judged()
+    judgement = Judged()
     if not bisect:
-        yield found
+        yield judgement
         return
     try:
-        yield found
+        yield judgement
     except typer.BadParameter as error:
         complain(error.message)
         raise typer.Exit(GIVE_UP) from None
@@ -106,11 +106,13 @@ def judged(bisect: bool) -> Iterator[Judged]:
     except (Exception, SystemExit) as error:
         complain(str(getattr(error, "error", error)) or type(error).__name__)
         # A tape that cannot be opened, and a call that is not there, are the same for every commit.
-        is_of_tape = isinstance(error, TapeError) and error.kind != "usage" and not found.is_open
+        is_of_tape = (
+            isinstance(error, TapeError) and error.kind != "usage" and not judgement.is_open
+        )
         is_of_all = is_of_tape or isinstance(error, WrongWordError)
         complain("no commit can be tested" if is_of_all else "this commit cannot be tested")
         raise typer.Exit(GIVE_UP if is_of_all else CANNOT_TEST) from None
-    raise typer.Exit(CANNOT_TEST if found.report is None else verdict(found.report))
+    raise typer.Exit(CANNOT_TEST if judgement.report is None else verdict(judgement.report))
 
 
 @command
@@ -189,12 +191,12 @@ def replay(
         for name, value in unused.items():
             if value is not None and value is not False:
                 raise typer.BadParameter(f"{name} has no effect with --dry-run, which runs nothing")
-        paths, given = _asked(words, None)
-        assert given is not None
-        _check(paths, given, part, trust=trust, classes=classes, json=json)
+        paths, model_words = _tapes_and_model(words, None)
+        assert model_words is not None
+        _check(paths, model_words, part, trust=trust, classes=classes, json=json)
         return
-    with judged(bisect) as found:
-        paths, given = _asked(words, model)
+    with judged(bisect) as judgement:
+        paths, model_words = _tapes_and_model(words, model)
         if slower_than is not None:
             from calltape_analyzer.comparison.judging import TimeBound
 
@@ -202,16 +204,16 @@ def replay(
                 TimeBound.of(slower_than)
             except UsageError as error:
                 raise typer.BadParameter(f"--slower-than: {error}") from None
-        known = classes_of(classes, are_words=not bisect)
-        with opened(paths, part, runs=True, classes=known) as tape:
-            found.is_open = True
+        class_objects = classes_of(classes, are_words=not bisect)
+        with opened_tape(paths, part, runs=True, classes=class_objects) as tape:
+            judgement.is_open = True
             from calltape_analyzer.comparison.comparing import Tolerances
             from calltape_analyzer.replaying.replaying import replay as replay_calls
 
-            through = _existing(given) if given is not None else model_of(str(model))
+            through = _existing(model_words) if model_words is not None else model_of(str(model))
             is_bounded = rtol is not None or atol is not None
             given_bounds = Tolerances(rtol=rtol, atol=atol) if is_bounded else None
-            report = found.report = replay_calls(
+            report = judgement.report = replay_calls(
                 tape,
                 through,
                 tolerances=given_bounds,
@@ -229,7 +231,7 @@ def replay(
 
 def _check(
     paths: Sequence[str],
-    given: Path,
+    program_path: Path,
     part: Part,
     *,
     trust: bool,
@@ -238,19 +240,19 @@ def _check(
 ) -> None:
     """Whether an exported model would accept the calls."""
     # Code that is trusted may take what it takes.
-    read = given / MANIFEST if given.is_dir() else given
+    read = program_path / MANIFEST if program_path.is_dir() else program_path
     bounded = nullcontext() if trust else reading([str(read)])
-    known = classes_of(classes)
-    with opened(paths, part, runs=trust, classes=known) as tape, bounded:
+    class_objects = classes_of(classes)
+    with opened_tape(paths, part, runs=trust, classes=class_objects) as tape, bounded:
         from calltape_analyzer.replaying.checking import check
 
-        report = check(tape, _existing(given), trusted=trust)
+        report = check(tape, _existing(program_path), trusted=trust)
         _print(report, json)
         if not report.ok:
             raise typer.Exit(FAILURE)
 
 
-def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:
+def _tapes_and_model(words: Sequence[str], model: str | None) -> tuple[list[str], Path | None]:
     """The tapes, and what their calls are run through; None for the model.
 
     Raises:

@@ -36,7 +36,7 @@ from calltape_schema.errors import TapeError
 
 __all__ = ["survey"]
 
-_MOST = 3
+_MAX_NAMED = 3
 
 
 @command
@@ -83,81 +83,97 @@ def survey(
         executor = stack.enter_context(_cluster(dask)) if dask is not None else None
         bar = later_bar("files", len(names)) if sys.stderr.isatty() else nullcontext()
         advance = stack.enter_context(bar)
-        found = make_survey(
+        surveyed = make_survey(
             paths, executor, processes=jobs, progress=advance, scan=scan
         )  # fmt: skip
-    if out is not None and (found.targets or not (found.unreadable or found.left_out)):
-        found.write(out, target=target, overwrite=force, inputs=names)
-    chosen = [found.target(target)] if target is not None else [*found.targets.values()]
+    if out is not None and (surveyed.targets or not (surveyed.unreadable or surveyed.left_out)):
+        surveyed.write(out, target=target, overwrite=force, inputs=names)
+    chosen = [surveyed.target(target)] if target is not None else [*surveyed.targets.values()]
     if json:
-        print_json([_facts(one) for one in chosen])
+        print_json([_facts(summary) for summary in chosen])
     else:
-        for number, one in enumerate(chosen):
+        for number, summary in enumerate(chosen):
             if number:
                 print()
-            _print(one)
+            _print(summary)
         if not chosen:
             line("no tape could be read" + (f"; {out} was not written" if out is not None else ""))
     sys.stdout.flush()
-    errors = [*found.unreadable, *(error for one in chosen for error in one.damage)]
-    if found.left_out:
-        left = f"{counted(found.left_out, 'file')} left out: adding them up takes too long"
+    errors = [
+        *surveyed.unreadable,
+        *(error for summary in chosen for error in summary.damage),
+    ]
+    if surveyed.left_out:
+        left_out = f"{counted(surveyed.left_out, 'file')} left out: adding them up takes too long"
         advice = advice_to_allow("seconds=600", "--max-seconds 600")
-        errors.append(TapeError("limit", left, advice=advice))
+        errors.append(TapeError("limit", left_out, advice=advice))
     for error in errors:
         complain(str(error))
     if errors:
         raise typer.Exit(DAMAGED if chosen else FAILURE)
 
 
-def _print(one: TargetSurvey) -> None:
-    facts = _facts(one)
-    files = f"{counted(one.files, 'file')} of {counted(one.recordings, 'recording')}"
-    copies = f"{len(one.copies):,}, counted once: {some_of(one.copies, _MOST)}"
-    made = "made of recordings that are also here: some calls may count twice"
-    ranks = f"{counted(len(one.other_ranks), 'file')} of other ranks ignored: a step counts once"
-    read = f"{one.records_read:,} of {one.records:,} records; --scan reads all of them"
+def _print(summary: TargetSurvey) -> None:
+    facts = _facts(summary)
+    files = f"{counted(summary.files, 'file')} of {counted(summary.recordings, 'recording')}"
+    copies = f"{len(summary.copies):,}, counted once: {some_of(summary.copies, _MAX_NAMED)}"
+    derived = "made of recordings that are also here: some calls may count twice"
+    ranks = (
+        f"{counted(len(summary.other_ranks), 'file')} of other ranks ignored: a step counts once"
+    )
+    read = f"{summary.records_read:,} of {summary.records:,} records; --scan reads all of them"
     rows = [
-        ("target", one.name),
-        ("files", f"{files}, {one.files - one.unsealed:,} sealed"),
-        ("copies", copies if one.copies else None),
-        ("twice", f"{some_of(one.made_of_others, _MOST)}, {made}" if one.made_of_others else None),
-        ("ranks", ranks if one.other_ranks else None),
-        ("hosts", some_of(one.hosts, _MOST) if one.hosts else None),
-        ("time", None if one.span_ns is None else " to ".join(map(time_text, one.span_ns))),
+        ("target", summary.name),
+        ("files", f"{files}, {summary.files - summary.unsealed:,} sealed"),
+        ("copies", copies if summary.copies else None),
+        (
+            "twice",
+            f"{some_of(summary.made_of_others, _MAX_NAMED)}, {derived}"
+            if summary.made_of_others
+            else None,
+        ),
+        ("ranks", ranks if summary.other_ranks else None),
+        ("hosts", some_of(summary.hosts, _MAX_NAMED) if summary.hosts else None),
+        (
+            "time",
+            None if summary.span_ns is None else " to ".join(map(time_text, summary.span_ns)),
+        ),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
-        ("read", read if one.records_read < one.records else None),
+        ("read", read if summary.records_read < summary.records else None),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
-        ("coverage", coverage_text(one.coverage)),
-        ("bytes", size(one.nbytes)),
-        ("corruption", f"{len(one.damage):,} places, listed on stderr" if one.damage else "none"),
+        ("coverage", coverage_text(summary.coverage)),
+        ("bytes", size(summary.nbytes)),
+        (
+            "corruption",
+            f"{len(summary.damage):,} places, listed on stderr" if summary.damage else "none",
+        ),
     ]
     print_facts(rows)
 
 
-def _facts(one: TargetSurvey) -> dict[str, Any]:
+def _facts(summary: TargetSurvey) -> dict[str, Any]:
     """What is known of a target, as plain data."""
-    totals = one.table.totals()
+    totals = summary.table.totals()
     return {
-        "target": one.name,
-        "files": one.files,
-        "recordings": one.recordings,
-        "sealed": one.files - one.unsealed,
-        "copies": len(one.copies),
-        "other_ranks": len(one.other_ranks),
-        "made_of_others": len(one.made_of_others),
-        "hosts": one.hosts,
-        "first_call": None if one.span_ns is None else time_text(one.span_ns[0]),
-        "last_call_end": None if one.span_ns is None else time_text(one.span_ns[1]),
-        "calls": one.coverage.kept,
-        "inputs": sum(1 for row in one.table.rows.values() if row.kept),
-        "records": one.records,
-        "records_read": one.records_read,
+        "target": summary.name,
+        "files": summary.files,
+        "recordings": summary.recordings,
+        "sealed": summary.files - summary.unsealed,
+        "copies": len(summary.copies),
+        "other_ranks": len(summary.other_ranks),
+        "made_of_others": len(summary.made_of_others),
+        "hosts": summary.hosts,
+        "first_call": None if summary.span_ns is None else time_text(summary.span_ns[0]),
+        "last_call_end": None if summary.span_ns is None else time_text(summary.span_ns[1]),
+        "calls": summary.coverage.kept,
+        "inputs": sum(1 for row in summary.table.rows.values() if row.kept),
+        "records": summary.records,
+        "records_read": summary.records_read,
         "raised": totals.raised,
         "counted": totals.seen,
-        **coverage_as_json(one.coverage),
-        "bytes": one.nbytes,
-        "damage": len(one.damage),
+        **coverage_as_json(summary.coverage),
+        "bytes": summary.nbytes,
+        "damage": len(summary.damage),
     }
 
 

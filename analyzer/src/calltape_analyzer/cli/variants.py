@@ -26,8 +26,8 @@ from calltape_analyzer.cli.options import (
     Variants,
     Verbose,
     classes_of,
-    opened,
-    variants_meant,
+    opened_tape,
+    wanted_variants,
 )
 from calltape_analyzer.cli.output import (
     command,
@@ -43,7 +43,7 @@ from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.traffic_counters import left_out_note
 from calltape_analyzer.scripting import part_expression, python_of_variants
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.variants.variant_findings import SYMBOLS, symbol_rows
+from calltape_analyzer.variants.variant_findings import SYMBOLS, VariantTable, symbol_rows
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
@@ -85,26 +85,26 @@ def variants(
     """
     if python and json:
         raise typer.BadParameter("--python and --json exclude each other; pass one of them")
-    known = classes_of(classes)
+    class_objects = classes_of(classes)
     from calltape_analyzer.variant import calls_left_out
 
     part = Part(calls, None, ignore, target)
-    with opened(paths, part, scan=scan, verbose=verbose, classes=known) as tape:
-        meant = variants_meant(tape, variant)
+    with opened_tape(paths, part, scan=scan, verbose=verbose, classes=class_objects) as tape:
+        wanted = wanted_variants(tape, variant)
         if json:
-            print_list(json_of(one.findings) for one in meant)
+            print_list(json_of(each.findings) for each in wanted)
             return
         if python:
-            if not meant:
+            if not wanted:
                 raise InferenceError("the tape has no calls", advice="record at least one call")
             chosen = part_expression(tape) if tape.calls.has_single_calls else None
             named = classes or ()
-            print(python_of_variants(meant, paths, target=target, classes=named, part=chosen))
+            print(python_of_variants(wanted, paths, target=target, classes=named, part=chosen))
             return
-        if not meant:
+        if not wanted:
             line("no calls")
-        print_variants(meant)
-        left_out = 0 if variant else calls_left_out(tape, meant)
+        print_variants(wanted)
+        left_out = 0 if variant else calls_left_out(tape, wanted)
         if left_out:
             print()
             line("note:", left_out_note(left_out))
@@ -112,18 +112,16 @@ def variants(
 
 def print_variants(variants: Sequence[Variant]) -> None:
     """Prints the table of each."""
-    from calltape_analyzer.variant import table_of
-
-    for number, one in enumerate(variants):
+    for number, variant in enumerate(variants):
         if number:
             print()
-        found = table_of(one)
-        line(f"{found.name}:", found.calls)
-        for name, text in found.facts:
+        shown = VariantTable.of(variant)
+        line(f"{shown.name}:", shown.calls)
+        for name, text in shown.facts:
             line(name, text)
-        for head, rows in found.tables:
+        for head, rows in shown.tables:
             table(head, rows)
-        for name, text in found.notes:
+        for name, text in shown.notes:
             line(f"{name}:", text)
 
 
@@ -156,21 +154,23 @@ def explain(
     """
     from calltape_analyzer.explaining import explain as explained_subject
 
-    paths, argument, axis = _asked(words)
-    with opened(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
-        meant = variants_meant(tape, variant)
+    paths, argument, axis = _tapes_and_subject(words)
+    with opened_tape(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
+        chosen = wanted_variants(tape, variant)
         if argument is None:
             if json:
                 print_json(
                     {
-                        one.name: [symbol.model_dump() for symbol in one.findings.symbols]
-                        for one in meant
+                        chosen_variant.name: [
+                            symbol.model_dump() for symbol in chosen_variant.findings.symbols
+                        ]
+                        for chosen_variant in chosen
                     }
                 )
                 return
-            _print_symbols(meant)
+            _print_symbols(chosen)
             return
-        only = {one.name for one in meant}
+        only = {chosen_variant.name for chosen_variant in chosen}
         with wrong_words():
             explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
         if json:
@@ -181,39 +181,39 @@ def explain(
 
 def _print_symbols(variants: Sequence[Variant]) -> None:
     """Prints the symbols of each variant, and where they stand."""
-    for number, one in enumerate(variants):
-        found = one.findings
+    for number, variant in enumerate(variants):
+        findings = variant.findings
         if number:
             print()
-        line(f"{found.name}:", counted(found.calls, "call"))
-        if not found.symbols:
+        line(f"{findings.name}:", counted(findings.calls, "call"))
+        if not findings.symbols:
             line("no dimension varied")
             continue
         rows = [
             (*row, some_of(symbol.dimensions, _MOST_DIMENSIONS))
-            for row, symbol in zip(symbol_rows(found), found.symbols, strict=True)
+            for row, symbol in zip(symbol_rows(findings), findings.symbols, strict=True)
         ]
         table((*SYMBOLS, "dimensions"), rows)
 
 
-def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
-    """The tapes, the argument and the dimension: words of which only the last may be a number.
+def _tapes_and_subject(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
+    """Divides the words into tapes, argument and dimension. Only the last word may be a dimension.
 
     Raises:
         BadParameter: there are files that are not there.
     """
-    given = list(words)
-    has_axis = len(given) > 2 and _AXIS.fullmatch(given[-1]) is not None
-    axis = int(given.pop()) if has_axis else None
-    if given[-1].startswith("--"):
-        raise typer.BadParameter(f"no such option: {given[-1]!r:.100}")
-    if axis is None and (len(given) == 1 or os.path.lexists(given[-1])):
-        return given, None, None
-    *paths, argument = given
+    rest = list(words)
+    has_axis = len(rest) > 2 and _AXIS.fullmatch(rest[-1]) is not None
+    axis = int(rest.pop()) if has_axis else None
+    if rest[-1].startswith("--"):
+        raise typer.BadParameter(f"no such option: {rest[-1]!r:.100}")
+    if axis is None and (len(rest) == 1 or os.path.lexists(rest[-1])):
+        return rest, None, None
+    *paths, argument = rest
     for path in paths[1:]:
         if not os.path.lexists(path) and not glob.has_magic(path):
-            what = f"there is no file {path!r:.100}, and {argument!r:.100} is not a dimension"
-            raise typer.BadParameter(f"{what}: write TAPE... ARGUMENT [AXIS]")
+            reason = f"there is no file {path!r:.100}, and {argument!r:.100} is not a dimension"
+            raise typer.BadParameter(f"{reason}: write TAPE... ARGUMENT [AXIS]")
     return paths, argument, axis
 
 
@@ -247,13 +247,13 @@ def diff(
 
     part = Part(target=target)
     with (
-        opened(before, part, scan=scan, verbose=verbose) as a,
-        opened([now], part, scan=scan, verbose=verbose) as b,
+        opened_tape(before, part, scan=scan, verbose=verbose) as a,
+        opened_tape([now], part, scan=scan, verbose=verbose) as b,
     ):
-        found = compare(a, b)
+        difference = compare(a, b)
         if json:
-            print_json(found)
+            print_json(difference)
         else:
-            lines(str(found))
-        if not found.same:
+            lines(str(difference))
+        if not difference.same:
             raise typer.Exit(DIFFERS)

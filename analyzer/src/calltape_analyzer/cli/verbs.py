@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from calltape_analyzer.interruption import code_of
+from calltape_analyzer.interruption import exit_code_of
 from calltape_analyzer.limits import Limits
 
 __all__ = ["EXITS", "VERBS", "Verb", "VerbGroup", "app", "main", "root"]
@@ -52,9 +52,9 @@ class Verb(NamedTuple):
 
     @property
     def all_exits(self) -> dict[int, str]:
-        """What each of its exit codes means, those of every verb too."""
-        every = {**EXITS, **self.exits}
-        return {code: every[code] for code in sorted(every) if every[code]}
+        """The meaning of each exit code, including those that all verbs share."""
+        meanings = {**EXITS, **self.exits}
+        return {code: meanings[code] for code in sorted(meanings) if meanings[code]}
 
     def function(self) -> Any:
         """The function, imported now."""
@@ -83,7 +83,7 @@ EXITS = MappingProxyType(
 
 
 def _epilog(verb: Verb) -> str:
-    """Its exit codes, if one of them means something of its own."""
+    """The exit codes for the help of a verb; empty if none has a meaning of its own."""
     if not any(verb.exits.values()):
         return ""
     rows = [textwrap.wrap(f"{code:<4} {text}", 72, subsequent_indent=" " * 5)
@@ -168,7 +168,8 @@ _OVERVIEW = Verb("overview", "info", "Show what a tape is, and the variants of i
 
 
 class VerbGroup(TyperGroup):
-    """The group of all verbs. Words that begin with a tape, and with no verb, ask what it is."""
+    """The group of all verbs. If the first word is a tape and not a verb, the command shows an
+    overview of the tape."""
 
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = {verb.name: _Unloaded(verb) for verb in VERBS}
@@ -180,7 +181,7 @@ class VerbGroup(TyperGroup):
             return super().make_context(*args, **options)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb of these words, and what is left of them."""
+        """The verb that the words name, and the words after it."""
         if args and args[0] not in self.commands and _is_tape(args[0]):
             return "", _Unloaded(_OVERVIEW), args
         return super().resolve_command(ctx, args)
@@ -190,7 +191,7 @@ class VerbGroup(TyperGroup):
         formatter.write_usage(ctx.command_path, "TAPE...", prefix=" " * len("Usage: "))
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a verb. A signal that comes while it is imported ends it as one that comes later."""
+        """Runs a verb. A signal during its import has the same effect as a later one."""
         with _signals_end():
             return super().invoke(ctx)
 
@@ -201,7 +202,7 @@ def _signals_end() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as end:
-        raise typer.Exit(code_of(end)) from None
+        raise typer.Exit(exit_code_of(end)) from None
 
 
 def _is_tape(word: str) -> bool:
@@ -212,17 +213,17 @@ def _is_tape(word: str) -> bool:
 
 
 def _in_words(error: typer.BadParameter) -> str:
-    """The message of an error, without the prefix of pydantic, which some versions of typer use;
-    of an argument that is missing beside others, which ones are wanted."""
+    """The message of an error, without the prefix that pydantic adds under some versions of typer.
+    If arguments are missing, it names all of them."""
     is_argument = getattr(error.param, "param_type_name", None) == "argument"
     if error.message or error.ctx is None or not is_argument:
         return error.message.removeprefix("Value error, ")
-    wanted = [
-        str(one.metavar or one.name)
-        for one in error.ctx.command.params
-        if one.param_type_name == "argument" and one.required
+    arguments = [
+        str(parameter.metavar or parameter.name)
+        for parameter in error.ctx.command.params
+        if parameter.param_type_name == "argument" and parameter.required
     ]
-    return f"Pass {' and '.join(wanted)}." if len(wanted) > 1 else ""
+    return f"Pass {' and '.join(arguments)}." if len(arguments) > 1 else ""
 
 
 class _Unloaded(TyperCommand):
@@ -265,15 +266,15 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         from calltape_analyzer import __version__
 
         # https://packaging.python.org/en/latest/specifications/direct-url/
         written = metadata.distribution("calltape-analyzer").read_text("direct_url.json")
-        found = json.loads(written) if written else {}
-        is_clone = "dir_info" in found
-        origin = unquote(urlsplit(found["url"]).path) if is_clone else "a wheel"
+        origin_file = json.loads(written) if written else {}
+        is_clone = "dir_info" in origin_file
+        origin = unquote(urlsplit(origin_file["url"]).path) if is_clone else "a wheel"
         typer.echo(f"calltape {__version__} (from {origin})")
         raise typer.Exit
 

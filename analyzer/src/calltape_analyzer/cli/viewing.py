@@ -38,7 +38,7 @@ from calltape_analyzer.text import counted, printable
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.errors import TapeError
 
-__all__ = ["PageServer", "page_of_viewer", "variants_of", "view"]
+__all__ = ["PageServer", "page_of_viewer", "variants_json", "view"]
 
 _LOOPBACK = "127.0.0.1"
 _PAGE = "calltape-viewer.html"
@@ -64,15 +64,17 @@ def page_of_viewer() -> bytes:
     )  # fmt: skip
 
 
-def variants_of(path: str) -> bytes:
+def variants_json(path: str) -> bytes:
     """The tables of a tape's variants for the page, as JSON of ASCII; or why there are none. Only
     Python finds variants: the page by itself has the sizes of each dimension."""
-    from calltape_analyzer.variant import table_of
+    from calltape_analyzer.variants.variant_findings import VariantTable
 
     document: dict[str, Any]
     try:
         with reading([path]), open_tape(path) as tape:
-            document = {"variants": [table_of(one).document() for one in tape.variants()]}
+            document = {
+                "variants": [VariantTable.of(variant).document() for variant in tape.variants()]
+            }
     except (Exceeded, Exception) as error:  # the page shows the rest of the tape
         document = {"error": printable(str(getattr(error, "error", error)))}
     return json.dumps(document).encode("ascii")
@@ -96,8 +98,8 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, page: bytes, files: Sequence[TapeFile], port: int = 0) -> None:
         self.page = page
         self.files = files
-        found = _POLICY.search(page.decode())
-        self.policy = "default-src 'none'" if found is None else found[1]
+        policy = _POLICY.search(page.decode())
+        self.policy = "default-src 'none'" if policy is None else policy[1]
         self.root = f"/{secrets.token_urlsafe(24)}/view/"
         try:
             super().__init__((_LOOPBACK, port), _Handler)
@@ -163,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             if tape[1] == "tapes":
                 self._send_tape(file)
             else:
-                self._send(HTTPStatus.OK, "application/json", variants_of(file.path))
+                self._send(HTTPStatus.OK, "application/json", variants_json(file.path))
         else:
             self._send(HTTPStatus.NOT_FOUND)
 
@@ -179,12 +181,16 @@ class _Handler(BaseHTTPRequestHandler):
         ]
 
     def _send_tape(self, file: TapeFile) -> None:
-        asked = self.headers.get("Range")
-        if asked is None:
+        range_header = self.headers.get("Range")
+        if range_header is None:
             start, end, status = 0, file.size, HTTPStatus.OK
         else:
-            found = _RANGE.fullmatch(asked)
-            start, end = (int(found[1]), min(int(found[2]) + 1, file.size)) if found else (0, 0)
+            byte_range = _RANGE.fullmatch(range_header)
+            start, end = (
+                (int(byte_range[1]), min(int(byte_range[2]) + 1, file.size))
+                if byte_range
+                else (0, 0)
+            )
             if start >= end:
                 ranges = {"Content-Range": f"bytes */{file.size}"}
                 self._send(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=ranges)
@@ -303,8 +309,8 @@ def _write(paths: Sequence[str], out: Path, force: bool) -> None:
             file.append(block)
         file.append([place, after])
     line("wrote", str(out))
-    held = counted(len(names), "tape")
-    line(f"it holds {held}, values included; to omit values, run `calltape redact` first")
+    count = counted(len(names), "tape")
+    line(f"it holds {count}, values included; to omit values, run `calltape redact` first")
 
 
 def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
@@ -324,5 +330,5 @@ def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
         name = escape(printable(displayed_url(names[path]))).encode()
         head = b'<script type="application/x-calltape" data-name="%b">' % name
         yield [head, data, b"</script>\n"]
-        tables = variants_of(path).replace(b"<", rb"\u003c")
+        tables = variants_json(path).replace(b"<", rb"\u003c")
         yield [b'<script type="application/x-calltape-variants">', tables, b"</script>\n"]

@@ -11,7 +11,7 @@ on the tape, is named with its path and is not the same as anything
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from calltape_analyzer.comparison.reports import (
     NotVerified,
     OtherOutputs,
     Verdict,
-    shown_path,
+    output_path,
 )
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.pytree.description import describe_result
@@ -38,9 +38,9 @@ __all__ = [
     "has_values",
     "is_described",
     "leaves_of",
+    "paths_without_value",
     "recorded_leaves",
     "what_to_compare",
-    "without_value",
 ]
 
 _MAX_PATHS, _MAX_LEAVES = 3, 3
@@ -113,15 +113,16 @@ class Distances(NamedTuple):
     elements: tuple[ElementDifference, ...] = ()
 
 
-class _Found(NamedTuple):
-    """What came of one leaf: what differs, if anything does, and how far it is off."""
+class _LeafResult(NamedTuple):
+    """The result of comparing one leaf: the difference, if there is one, and how far apart the
+    values are."""
 
     difference: LeafDifference | None = None
     apart: Distances = Distances()
     has_value: bool = True
 
 
-_WITHOUT_VALUE = _Found(has_value=False)
+_WITHOUT_VALUE = _LeafResult(has_value=False)
 
 
 def leaves_of(value: Any) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def compared(
     )
     by_form = expected.keys() if against == "shapes" else frozenset[str]()
     if against == "part":
-        by_form = without_value(expected)
+        by_form = paths_without_value(expected)
     # Of a value that the policy kept off the tape nobody knows what is in it.
     hidden = {p: v for p, v in expected.items() if p in by_form and is_withheld(v)}
     unknown = {
@@ -164,54 +165,65 @@ def compared(
         if isinstance(value, Unknown | Placeholder) and not is_within(path, hidden)
     }
     apart = {*hidden, *unknown}
-    wanted, given = (
+    expected_leaves, got_leaves = (
         {p: v for p, v in side.items() if not is_within(p, apart)} for side in (expected, got)
     )
-    if wanted.keys() != given.keys():
-        missing, unexpected = (
-            tuple(map(shown_path, sorted(one.keys() - other.keys())[:_MAX_PATHS]))
-            for one, other in ((wanted, given), (given, wanted))
+    missing = sorted(expected_leaves.keys() - got_leaves.keys())[:_MAX_PATHS]
+    unexpected = sorted(got_leaves.keys() - expected_leaves.keys())[:_MAX_PATHS]
+    if missing or unexpected:
+        other_outputs = OtherOutputs(
+            tuple(map(output_path, missing)), tuple(map(output_path, unexpected))
         )
-        other = OtherOutputs(missing, unexpected)
-        return Verdict(error=other, against=against, max_abs=math.inf, max_rel=math.inf)
-    found: dict[str, _Found] = {}
-    for path, one in wanted.items():
+        return Verdict(error=other_outputs, against=against, max_abs=math.inf, max_rel=math.inf)
+    results: dict[str, _LeafResult] = {}
+    for path, leaf in expected_leaves.items():
         if path in by_form:
-            forms = _form(one), _form(given[path])
-            found[path] = _Found() if forms[0] == forms[1] else _other(path, *forms)
+            forms = _form(leaf), _form(got_leaves[path])
+            results[path] = _LeafResult() if forms[0] == forms[1] else _other_kind(path, *forms)
         else:
-            found[path] = _leaf(path, one, given[path], tolerances)
-    for path, one in hidden.items():  # only their types are on the tape
-        name, now = one.type_name.rpartition(":")[2], type(got.get(path)).__name__
+            results[path] = _leaf(path, leaf, got_leaves[path], tolerances)
+    for path, leaf in hidden.items():  # only their types are on the tape
+        name, now = leaf.type_name.rpartition(":")[2], type(got.get(path)).__name__
         is_same = name not in _SCALARS or name == now
-        found[path] = _Found() if is_same else _other(path, f"a {name}", f"a {now}")
-    parts = [Incomparable.of(path, value) for path, value in unknown.items()]
-    parts += [Incomparable(shown_path(p)) for p, one in found.items() if not one.has_value]
-    differing = [one.difference for one in found.values() if one.difference]
+        results[path] = _LeafResult() if is_same else _other_kind(path, f"a {name}", f"a {now}")
+    unverified = [Incomparable.of(path, value) for path, value in unknown.items()]
+    unverified += [Incomparable(output_path(p)) for p, r in results.items() if not r.has_value]
+    return _verdict_on(results, unverified, against, is_omitted=bool(omitted))
+
+
+def _verdict_on(
+    results: Mapping[str, _LeafResult],
+    unverified: Sequence[Incomparable],
+    against: Against,
+    *,
+    is_omitted: bool,
+) -> Verdict:
+    """The verdict on all leaves of a result: it fails if one differs, or if none was verified."""
+    differing = [result.difference for result in results.values() if result.difference]
     error: Fact | None = None
     if differing:
         error = replace(differing[0], elements=())
-    elif parts or not found:
-        is_any = any(one.has_value for one in found.values())
-        error = NotVerified.of(parts, is_any=is_any, is_omitted=bool(omitted))
+    elif unverified or not results:
+        is_any = any(result.has_value for result in results.values())
+        error = NotVerified.of(unverified, is_any=is_any, is_omitted=is_omitted)
     return Verdict(
         error=error,
         against=against,
-        max_abs=max((one.apart.max_abs for one in found.values()), default=0.0),
-        max_rel=max((one.apart.max_rel for one in found.values()), default=0.0),
-        compared=sum(one.apart.compared for one in found.values()),
+        max_abs=max((result.apart.max_abs for result in results.values()), default=0.0),
+        max_rel=max((result.apart.max_rel for result in results.values()), default=0.0),
+        compared=sum(result.apart.compared for result in results.values()),
         differences=tuple(differing[:_MAX_LEAVES]),
     )
 
 
-def is_within(path: str, others: Collection[str]) -> bool:
+def is_within(path: str, paths: Collection[str]) -> bool:
     """Whether a path is among others, or below one of them."""
-    at = 0 if others else -1
-    while at >= 0:
-        if path[:at] in others:
+    end = 0 if paths else -1
+    while end >= 0:
+        if path[:end] in paths:
             return True
-        at = path.find(".", at + 1)
-    return path in others
+        end = path.find(".", end + 1)
+    return path in paths
 
 
 def _form(leaf: Any) -> str:
@@ -229,18 +241,18 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _other(path: str, recorded: str, got: str, compared: int = 0) -> _Found:
+def _other_kind(path: str, recorded: str, got: str, compared: int = 0) -> _LeafResult:
     apart = Distances(math.inf, math.inf, compared=compared)
-    return _Found(LeafDifference(shown_path(path), recorded, got), apart)
+    return _LeafResult(LeafDifference(output_path(path), recorded, got), apart)
 
 
-def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
+def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _LeafResult:
     import torch
 
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
         return _tensors(path, expected, got, tolerances)
-    for one in (expected, got):
-        if isinstance(one, torch.Tensor) and one.device.type == "meta":
+    for leaf in (expected, got):
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "meta":
             return _WITHOUT_VALUE
     # A number for a tensor may be an int instead of a float; two numbers must have one type.
     numbers = (
@@ -255,42 +267,42 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
     if type(expected) is float and type(got) in numbers:
         rtol, atol = tolerances.of("float32")
         both_nan = math.isnan(expected) and math.isnan(got)
-        same = both_nan or math.isclose(expected, got, rel_tol=rtol, abs_tol=atol)
+        is_close = both_nan or math.isclose(expected, got, rel_tol=rtol, abs_tol=atol)
     else:
         both_nan = False
-        same = type(expected) is type(got) and bool(expected == got)
-    if same:
-        return _Found(apart=Distances(compared=0 if both_nan else 1))
-    return _other(path, _shown_value(expected), _shown_value(got), 1)
+        is_close = type(expected) is type(got) and bool(expected == got)
+    if is_close:
+        return _LeafResult(apart=Distances(compared=0 if both_nan else 1))
+    return _other_kind(path, _shown_value(expected), _shown_value(got), 1)
 
 
 def _shown_value(value: Any) -> str:
     return f"{value.kind} {value.name:.60}" if isinstance(value, Constant) else f"{value!r:.60}"
 
 
-def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
+def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _LeafResult:
     is_meta = "meta" in (expected.device.type, got.device.type)
     same_layout = is_meta or expected.layout == got.layout
     if (expected.shape, expected.dtype) != (got.shape, got.dtype) or not same_layout:
-        return _other(path, _form(expected), _form(got), 1)
+        return _other_kind(path, _form(expected), _form(got), 1)
     if is_meta:
         return _WITHOUT_VALUE
     if expected.numel() == 0:
-        return _Found()  # it has only a dtype and a shape
+        return _LeafResult()  # it has only a dtype and a shape
     apart = distances(expected, got, tolerances.of(_dtype(expected)))
     difference = LeafDifference(
-        shown_path(path),
+        output_path(path),
         differing=apart.differing,
         total=expected.numel(),
         max_abs=apart.max_abs,
         max_rel=apart.max_rel,
         elements=apart.elements,
     )
-    return _Found(difference if apart.differing else None, apart)
+    return _LeafResult(difference if apart.differing else None, apart)
 
 
-def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
+def paths_without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
+    """The paths of leaves for which the tape has dtype and shape, or a type, but no value."""
     return frozenset(
         path
         for path, leaf in leaves.items()
@@ -306,21 +318,21 @@ def what_to_compare(expected: Mapping[str, Any], synthetic: bool) -> Against:
         synthetic: whether some of the arguments are not the recorded ones. Then no value that comes
             out need be the recorded one.
     """
-    withheld = without_value(expected)
+    withheld = paths_without_value(expected)
     if synthetic or (withheld and len(withheld) == len(expected)):
         return "shapes"
     return "part" if withheld else "tape"
 
 
 def is_withheld(leaf: Any) -> bool:
-    """Whether the policy kept a value off the tape, of which its type is there."""
+    """Whether the recorder's policy kept the value off the tape, so that only its type is there."""
     return isinstance(leaf, Unknown) and leaf.is_withheld
 
 
 def has_values(leaves: Mapping[str, Any]) -> bool:
     """Whether all expected leaves have values to compare. In a recording of shapes some have only a
     dtype and a shape."""
-    return not without_value(leaves)
+    return not paths_without_value(leaves)
 
 
 def is_described(leaves: Mapping[str, Any]) -> bool:
@@ -344,18 +356,18 @@ _NAMES = (("past_key_values", "cache"), ("cache_params", "cache"))
 
 
 def as_recorded(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What came out by the names that the tape has for it.
+    """The outputs under the names that the tape has for them.
 
     Args:
         expected: what was recorded, by path: ``.past_key_values.layers.0.keys``.
         got: what came out, by path. A field has its other name only where this side has no field
             of the recorded name, and the tape none of the other.
     """
-    recorded, found = _fields(expected), _fields(got)
+    recorded, fields_got = _fields(expected), _fields(got)
     for pair in _NAMES:
-        for name, other in (pair, pair[::-1]):
-            if name in recorded - found and other in found - recorded:
-                return {_renamed(path, other, name): value for path, value in got.items()}
+        for name, renamed in (pair, pair[::-1]):
+            if name in recorded - fields_got and renamed in fields_got - recorded:
+                return {_renamed(path, renamed, name): value for path, value in got.items()}
     return got
 
 
@@ -363,9 +375,9 @@ def _fields(leaves: Mapping[str, Any]) -> set[str]:
     return {path.split(".", 2)[1] for path in leaves if path.startswith(".")}
 
 
-def _renamed(path: str, name: str, other: str) -> str:
-    head, dot, rest = path[1:].partition(".")
-    return f".{other}{dot}{rest}" if path.startswith(".") and head == name else path
+def _renamed(path: str, name: str, renamed: str) -> str:
+    head, dot, remainder = path[1:].partition(".")
+    return f".{renamed}{dot}{remainder}" if path.startswith(".") and head == name else path
 
 
 _PART = 2**20
@@ -387,27 +399,27 @@ def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances
     def text(value: Any) -> str:
         return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
 
-    at = partial(torch.tensor, device="cpu")  # a model may have set another device
-    every, start = Distances(), 0
-    for one, other in _flat_parts(expected, got):
-        found, beyond = _apart(one, other, bounds)
+    tensor_on_cpu = partial(torch.tensor, device="cpu")  # a model may have set another device
+    total, start = Distances(), 0
+    for part, other_part in _flat_parts(expected, got):
+        part_distances, beyond = _distances_of_part(part, other_part, bounds)
         elements = tuple(
             ElementDifference(
-                tuple(map(int, torch.unravel_index(at(start + place), expected.shape))),
-                text(one[place].item()),
-                text(other[place].item()),
+                tuple(map(int, torch.unravel_index(tensor_on_cpu(start + place), expected.shape))),
+                text(part[place].item()),
+                text(other_part[place].item()),
             )
-            for place in beyond[: _MAX_SHOWN - len(every.elements)].tolist()
+            for place in beyond[: _MAX_SHOWN - len(total.elements)].tolist()
         )
-        every = Distances(
-            max(every.max_abs, found.max_abs),
-            max(every.max_rel, found.max_rel),
-            every.differing + found.differing,
-            every.compared + found.compared,
-            every.elements + elements,
+        total = Distances(
+            max(total.max_abs, part_distances.max_abs),
+            max(total.max_rel, part_distances.max_rel),
+            total.differing + part_distances.differing,
+            total.compared + part_distances.compared,
+            total.elements + elements,
         )
-        start += len(one)
-    return every
+        start += len(part)
+    return total
 
 
 def _flat_parts(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:
@@ -423,37 +435,39 @@ def _flat_parts(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:
         wide = torch.float64 if expected.dtype.is_floating_point else expected.dtype
     else:
         wide = torch.complex128
-    for one, other in zip(*(t.split(_PART) for t in flat), strict=True):
-        yield one.cpu().to(wide), other.cpu().to(wide)
+    for part, other_part in zip(*(t.split(_PART) for t in flat), strict=True):
+        yield part.cpu().to(wide), other_part.cpu().to(wide)
 
 
-def _apart(one: Any, other: Any, bounds: tuple[float, float]) -> tuple[Distances, Any]:
+def _distances_of_part(
+    expected: Any, got: Any, bounds: tuple[float, float]
+) -> tuple[Distances, Any]:
     """How far flat tensors are apart, and the places of the elements that differ."""
     import torch
 
-    if torch.equal(one, other):
-        return Distances(compared=one.numel()), torch.empty(0)
+    if torch.equal(expected, got):
+        return Distances(compared=expected.numel()), torch.empty(0)
     rtol, atol = bounds
-    unknown = one.isnan() & other.isnan()
-    if one.dtype.is_complex:
+    unknown = expected.isnan() & got.isnan()
+    if expected.dtype.is_complex:
         # The real or imaginary part may be a number on both sides, and differ.
-        parts, others = torch.view_as_real(one), torch.view_as_real(other)
-        alike = (parts == others) | (parts.isnan() & others.isnan())
-        unknown &= alike.all(-1)
-    same = (one == other) | unknown
-    if one.dtype.is_floating_point or one.dtype.is_complex:
-        distance = torch.where(same, 0.0, (one - other).abs())
-        size = one.abs()
+        parts, other_parts = torch.view_as_real(expected), torch.view_as_real(got)
+        are_equal = (parts == other_parts) | (parts.isnan() & other_parts.isnan())
+        unknown &= are_equal.all(-1)
+    are_same = (expected == got) | unknown
+    if expected.dtype.is_floating_point or expected.dtype.is_complex:
+        distance = torch.where(are_same, 0.0, (expected - got).abs())
+        size = expected.abs()
     else:
         # Two large ints that differ may be the same double.
-        distance = torch.where(same, 0.0, (one.double() - other.double()).abs().clamp(min=1))
-        size = one.double().abs()
+        distance = torch.where(are_same, 0.0, (expected.double() - got.double()).abs().clamp(min=1))
+        size = expected.double().abs()
     distance = torch.nan_to_num(distance, nan=math.inf, posinf=math.inf)
     bound = atol + rtol * size
     # Only infinity itself agrees with infinity.
-    beyond = (~same & ~((distance <= bound) & bound.isfinite())).nonzero().flatten()
-    relative = torch.where(size > 0, distance / size, torch.where(same, 0.0, math.inf))
+    beyond = (~are_same & ~((distance <= bound) & bound.isfinite())).nonzero().flatten()
+    relative = torch.where(size > 0, distance / size, torch.where(are_same, 0.0, math.inf))
     finite = relative[torch.isfinite(relative)]
-    counted = one.numel() - int(unknown.sum())
+    counted = expected.numel() - int(unknown.sum())
     largest = float(finite.max()) if len(finite) else 0.0
     return Distances(float(distance.max()), largest, len(beyond), counted), beyond

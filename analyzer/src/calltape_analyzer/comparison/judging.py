@@ -22,9 +22,9 @@ from typing import Any, Literal
 from calltape_analyzer.comparison.comparing import (
     Tolerances,
     compared,
+    paths_without_value,
     recorded_leaves,
     what_to_compare,
-    without_value,
 )
 from calltape_analyzer.comparison.reports import (
     Against,
@@ -43,15 +43,15 @@ from calltape_analyzer.comparison.reports import (
     SomeCalls,
     Unsteady,
     Verdict,
-    shown_path,
+    output_path,
 )
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means, text_of
+from calltape_analyzer.foreign_errors import ErrorMeaning, failure_of, means, text_of
 from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.progress import watched
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import class_name
 from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import Segment
@@ -70,9 +70,9 @@ __all__ = [
     "Run",
     "Runner",
     "TimeBound",
-    "failed",
     "judge",
     "report_on",
+    "verdict_of_error",
     "was_interrupted",
 ]
 
@@ -99,23 +99,23 @@ class TimeBound:
     times: float = 1.0
 
     @classmethod
-    def of(cls, given: float | str) -> TimeBound:
+    def of(cls, bound: float | str) -> TimeBound:
         """The bound of seconds, or of a text: ``"50ms"``, ``"2s"``, ``"0.05"``, ``"3x"``.
 
         Raises:
             UsageError: it has another form.
         """
-        if not isinstance(given, str):
-            if isinstance(given, bool) or not (0 < given < math.inf):
-                raise UsageError(f"{given!r} is not a duration", advice="pass seconds above 0")
-            return cls(float(given))
-        found = _FORM.fullmatch(given.strip())
-        if found is None or not float(found[1]):
+        if not isinstance(bound, str):
+            if isinstance(bound, bool) or not (0 < bound < math.inf):
+                raise UsageError(f"{bound!r} is not a duration", advice="pass seconds above 0")
+            return cls(float(bound))
+        match = _FORM.fullmatch(bound.strip())
+        if match is None or not float(match[1]):
             advice = "write it like 50ms, 2s, 0.05, or 3x for three times the recorded duration"
-            raise UsageError(f"{given!r:.100} is not a duration", advice=advice)
-        if found[2] == "x":
-            return cls(times=float(found[1]))
-        return cls(float(found[1]) / _PER_SECOND[found[2]])
+            raise UsageError(f"{bound!r:.100} is not a duration", advice=advice)
+        if match[2] == "x":
+            return cls(times=float(match[1]))
+        return cls(float(match[1]) / _PER_SECOND[match[2]])
 
     def of_call(self, call: Call) -> float | None:
         """How many seconds a call may take; None if its duration was not measured."""
@@ -294,7 +294,7 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
         if expected is None:
             return Verdict(against=against)
         run.returned = run.leaves(result)
-        run.withheld = without_value(expected) if against == "part" else frozenset()
+        run.withheld = paths_without_value(expected) if against == "part" else frozenset()
         leaves, omitted = run.returned
         verdict = compared(expected, leaves, tolerances, omitted, against)
         return _doubted(run.explained(call, verdict, expected), run)
@@ -304,7 +304,7 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
             raise
         error.__traceback__ = None  # its frames hold the tensors of the call
         if recorded is None:
-            return _doubted(failed(error, against), run)
+            return _doubted(verdict_of_error(error, against), run)
         verdict = Verdict(
             error=_other_exception(recorded, error),
             against="exception",
@@ -313,11 +313,11 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
         return _doubted(verdict, run)
 
 
-def failed(error: BaseException, against: Against = "tape") -> Verdict:
+def verdict_of_error(error: BaseException, against: Against = "tape") -> Verdict:
     """The verdict on a call that raised an error instead of returning. An error of the tape proves
     nothing about the target."""
     why = failure_of(error)
-    of_tape = means(why, ErrorKind.OF_TAPE)
+    of_tape = means(why, ErrorMeaning.OF_TAPE)
     against = "nothing" if of_tape else against
     return Verdict(error=why, against=against, max_abs=math.inf, max_rel=math.inf)
 
@@ -328,8 +328,8 @@ def _doubted(verdict: Verdict, run: Run) -> Verdict:
     is_doubtful = run.is_synthetic or run.missing or run.draws
     if verdict.error is None or not is_doubtful:
         return verdict
-    found = verdict.with_error(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
-    return found.model_copy(update={"against": "nothing"}) if run.missing else found
+    doubted = verdict.with_error(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
+    return doubted.model_copy(update={"against": "nothing"}) if run.missing else doubted
 
 
 def was_interrupted(call: Call) -> bool:
@@ -346,33 +346,43 @@ def has_message(recorded: ModelError) -> bool:
 def _same_class(recorded: ModelError, error: BaseException) -> bool:
     """Whether an exception has the recorded class, by name: nothing that a tape names is imported.
     The classes of a script have other names if it is imported."""
-    now = name_of(type(error))
+    now = class_name(type(error))
     if now == recorded.type:
         return True
-    (module, _, name), (other, _, other_name) = now.partition(":"), recorded.type.partition(":")
-    return name == other_name and "__main__" in (module, other)
+    (module, _, name), (other_module, _, other_name) = (
+        now.partition(":"),
+        recorded.type.partition(":"),
+    )
+    return name == other_name and "__main__" in (module, other_module)
 
 
 def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
     """How an exception differs from the recorded one: in its class, or in its message if that is on
     the tape; None if it does not. Memory addresses in the message may differ."""
     if not _same_class(recorded, error):
-        return OtherException(recorded.type, failure_of(error), _is_known(recorded.type))
+        return OtherException(recorded.type, failure_of(error), _is_known_class(recorded.type))
     if not has_message(recorded):
         return None
-    one, other = (_ADDRESS.sub("0x", text) for text in (recorded.message, text_of(error)))
-    if one == other or (len(recorded.message) in _CUT_TO and other.startswith(one)):
+    recorded_text, raised_text = (
+        _ADDRESS.sub("0x", text) for text in (recorded.message, text_of(error))
+    )
+    if recorded_text == raised_text or (
+        len(recorded.message) in _CUT_TO and raised_text.startswith(recorded_text)
+    ):
         return None
-    name, (was, now) = type(error).__name__, (f"{text.strip()!r:.200}" for text in (one, other))
+    name, (was, now) = (
+        type(error).__name__,
+        (f"{text.strip()!r:.200}" for text in (recorded_text, raised_text)),
+    )
     return LeafDifference(f"the message of {name}", was, now)
 
 
-def _is_known(name: str) -> bool:
+def _is_known_class(name: str) -> bool:
     module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
+    known_class: Any = sys.modules.get(module)
     for part in qualified.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    return isinstance(found, type)
+        known_class = getattr(known_class, "__dict__", {}).get(part)
+    return isinstance(known_class, type)
 
 
 @dataclass
@@ -413,7 +423,7 @@ class Judge:
             try:
                 run = self.runner.prepared(call)
             except Exception as raised:  # of the tape, or of what the target is
-                verdict = failed(raised)
+                verdict = verdict_of_error(raised)
             else:
                 verdict = self._verdict(call, run)
                 if self.bound is not None and not run.unmade:
@@ -435,8 +445,8 @@ class Judge:
             error = ArgumentsUnmade(tuple(run.unmade), tuple(run.unmade.values()))
             return Verdict(error=error, against="nothing")
         may_be_known = self.expect == "recorded" and self.bound is None
-        known = run.cached_verdict(call, self.tolerances) if may_be_known else None
-        verdict = known or judge(call, run, self.tolerances, self.expect)
+        cached = run.cached_verdict(call, self.tolerances) if may_be_known else None
+        verdict = cached or judge(call, run, self.tolerances, self.expect)
         verdict = self.runner.reconsidered(call, run, verdict)
         self._note(call, run, verdict)
         if not verdict.ok:
@@ -476,11 +486,11 @@ class Judge:
                 again = second.leaves(second.start())
                 moved = generators.drawn_from()
                 leaves = run.returned.leaves
-                found = compared(leaves, again.leaves, self.tolerances, again.omitted)
+                difference = compared(leaves, again.leaves, self.tolerances, again.omitted)
         except _FAILURES:
             return
         has_leaves = bool(leaves or again.leaves)  # None differs from nothing
-        if has_leaves and not found.agrees:
+        if has_leaves and not difference.agrees:
             self._unsteady = Unsteady(call.number, tuple(moved))
 
     def _within_time(self, call: Call, run: Run, verdict: Verdict) -> tuple[Verdict, float]:
@@ -502,7 +512,7 @@ class Judge:
         yield from (SomeCalls(kind, count) for kind, count in self._counts.items() if count)
         for is_omitted, paths in ((True, self._omitted), (False, self._withheld)):
             if paths:
-                yield PartsUncompared(tuple(map(shown_path, sorted(paths))), is_omitted)
+                yield PartsUncompared(tuple(map(output_path, sorted(paths))), is_omitted)
         if self._unmade:
             classes, reasons = tuple(self._unmade), tuple(self._unmade.values())
             yield CallsUnmade(self._untried, classes, reasons)

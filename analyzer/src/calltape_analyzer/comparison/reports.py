@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from typing_extensions import Self
 
 from calltape_analyzer.facts import Fact, Names, Note
-from calltape_analyzer.foreign_errors import ErrorKind, means
+from calltape_analyzer.foreign_errors import ErrorMeaning, means
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.pytree.nodes import Unknown
 from calltape_analyzer.pytree.placeholder import Placeholder
@@ -45,7 +45,7 @@ __all__ = [
     "SomeCalls",
     "Unsteady",
     "Verdict",
-    "shown_path",
+    "output_path",
 ]
 
 
@@ -133,7 +133,7 @@ class Incomparable(Fact, code="incomparable"):
     @classmethod
     def of(cls, path: str, value: Unknown | Placeholder) -> Self:
         """That of a leaf by its path within the outputs."""
-        return cls(shown_path(path), value.type_name, value.reason)
+        return cls(output_path(path), value.type_name, value.reason)
 
 
 class NotVerified(Fact, code="not_verified"):
@@ -276,9 +276,9 @@ class Verdict(BaseModel):
         """This verdict with more parts that could not be compared."""
         if not parts or not self.agrees:
             return self
-        known = self.error if isinstance(self.error, NotVerified) else NotVerified((), 0)
-        every = NotVerified.of((*known.first, *parts))
-        return self.with_error(replace(every, total=known.total + len(parts)))
+        before = self.error if isinstance(self.error, NotVerified) else NotVerified((), 0)
+        not_verified = NotVerified.of((*before.first, *parts))
+        return self.with_error(replace(not_verified, total=before.total + len(parts)))
 
 
 class CallsKind(Enum):
@@ -338,7 +338,7 @@ class CorruptedTape(Note, code="corrupted_tape"):
     places: int
 
 
-def shown_path(path: str) -> str:
+def output_path(path: str) -> str:
     """Where a leaf is, by the name that the other reports and ``redact`` have for it."""
     return f"outputs{path}"
 
@@ -371,7 +371,7 @@ class ReportRow(Verdict):
     @property
     def is_unreadable(self) -> bool:
         """Whether the call did not run because the tape is corrupted there."""
-        return means(self.error, ErrorKind.OF_DAMAGE)
+        return means(self.error, ErrorMeaning.OF_DAMAGE)
 
 
 _WITHOUT_VALUES = ("part", "shapes", "success", "declared", "nothing")
@@ -410,10 +410,10 @@ class Report(BaseModel, Shown):
         return self.ok
 
     def __repr__(self) -> str:
-        shown = [f"call {_name(row)}: {_error(row)}" for row in self.failing[:_MAX_IN_REPR]]
-        more = len(self.failing) - len(shown)
-        rest = [f"and {counted(more, 'more call')}"] if more else []
-        return printable(f"<Report: {'; '.join([*shown, *rest, self.summary])}>")
+        rows = [f"call {_name(row)}: {_error(row)}" for row in self.failing[:_MAX_IN_REPR]]
+        more = len(self.failing) - len(rows)
+        more_rows = [f"and {counted(more, 'more call')}"] if more else []
+        return printable(f"<Report: {'; '.join([*rows, *more_rows, self.summary])}>")
 
     def _sketch(self) -> Sketch:
         """The calls that fail, or the first ones if none does."""
@@ -432,9 +432,9 @@ class Report(BaseModel, Shown):
     def unmade(self) -> Mapping[str, str]:
         """The classes of arguments that could not be made, so that their calls were not tried, each
         with the reason."""
-        found = (row.error for row in self.rows if isinstance(row.error, ArgumentsUnmade))
+        errors = (row.error for row in self.rows if isinstance(row.error, ArgumentsUnmade))
         return {
-            name: why for one in found for name, why in zip(one.classes, one.reasons, strict=False)
+            name: why for one in errors for name, why in zip(one.classes, one.reasons, strict=False)
         }
 
     @computed_field  # type: ignore[prop-decorator]
@@ -473,7 +473,7 @@ class Report(BaseModel, Shown):
             failing = self.failing
             accepted = f"{len(self.rows) - len(failing)} of {len(self.rows)} recorded calls"
             causes = Counter(
-                getattr(one.error, "dimension", None) or _error(one) for one in failing
+                getattr(row.error, "dimension", None) or _error(row) for row in failing
             )
             shown = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
             summary = f"{accepted} would be accepted"
@@ -522,8 +522,8 @@ class Report(BaseModel, Shown):
         head, below = table_lines(_HEAD, cells, None)
         lines = [*head, *below] if rows else []
         lines += [] if every else self._left_out(len(rows))
-        told = [*self.notes, *(self.remarks if remarks else ())]
-        return "\n".join([*lines, *map(printable, [*map(str, told), self.summary])])
+        notes = [*self.notes, *(self.remarks if remarks else ())]
+        return "\n".join([*lines, *map(printable, [*map(str, notes), self.summary])])
 
     def _left_out(self, shown: int) -> Iterator[str]:
         """Lines that count the other calls."""

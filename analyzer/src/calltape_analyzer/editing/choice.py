@@ -33,7 +33,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 
-__all__ = ["CallSizes", "Choice", "Expression", "select_calls"]
+__all__ = ["Choice", "ConditionSizes", "Expression", "select_calls"]
 
 _MAX_TEXT = 1000
 _MAX_NODES = 200
@@ -145,8 +145,8 @@ def _compiled(node: ast.expr, references: list[tuple[str, ...]]) -> _Evaluate:
         signs = [_COMPARISONS[type(op)] for op in node.ops]
         function, operands = partial(_compare, signs), [node.left, *node.comparators]
     else:
-        shown = ast.unparse(node)
-        raise UsageError(f"{shown!r:.100} cannot be part of a condition", advice=_ADVICE)
+        source = ast.unparse(node)
+        raise UsageError(f"{source!r:.100} cannot be part of a condition", advice=_ADVICE)
     parts = [_compiled(part, references) for part in operands]
 
     def applied(sizes: Mapping[str, int]) -> Any:
@@ -260,7 +260,9 @@ def select_calls(tape: Tape, choice: Choice) -> array[int]:
 
 
 def _meeting(tape: Tape, choice: Choice) -> Iterator[int]:
-    sizes = CallSizes(tape, [Expression(text) for text in choice.where]) if choice.where else None
+    sizes = (
+        ConditionSizes(tape, [Expression(text) for text in choice.where]) if choice.where else None
+    )
     results = Recent()  # calls of a file that share inputs share one
     for position, call in enumerate(tape.calls.including_unsound()):
         # The table of a group has the times, so calls of other hours are not decoded.
@@ -324,10 +326,10 @@ class _Novelty:
             return True
         # Texts and floats distinguish kinds of calls as long as there are few of them.
         constants: Hashable = call.key.constants
-        seen = self._constants.setdefault(call.key[:2], set())
-        if constants not in seen:
-            if len(seen) < _MAX_CONSTANTS:
-                seen.add(constants)
+        known_constants = self._constants.setdefault(call.key[:2], set())
+        if constants not in known_constants:
+            if len(known_constants) < _MAX_CONSTANTS:
+                known_constants.add(constants)
             else:
                 constants = None
         kind = (call.key.layout, call.key.facts, constants, raised)
@@ -362,7 +364,7 @@ class _Novelty:
             yield from (position for _, position in extremes)
 
 
-class CallSizes:
+class ConditionSizes:
     """Evaluates conditions on the sizes of calls, which have the names that people use: symbols
     (``sequence_length``), dimensions (``input_ids[1]``) and ints (``n``). An int that a call does
     not pass has its default value.
@@ -382,7 +384,7 @@ class CallSizes:
         self._sorter = CallSorter.of(tape).agreeing(layouts)
         self._columns: dict[int, dict[str, Column]] = {}
         for facts in self._variants:
-            ranks = [one.rank for one in facts.group.facts]
+            ranks = [fact.rank for fact in facts.group.facts]
             symbols = {symbol.name: symbol.columns[0] for symbol in facts.symbols}
             columns = _columns_by_name(facts.rows.columns, facts.group.layout, ranks)
             self._columns[id(facts)] = columns | symbols
@@ -404,7 +406,7 @@ class CallSizes:
             TapeError: its record breaks the format.
         """
         sizes = self.of(call)
-        return all(one.holds(sizes) for one in self._expressions)
+        return all(expression.holds(sizes) for expression in self._expressions)
 
     def of(self, call: Call) -> dict[str, int]:
         """The sizes of a call.
@@ -413,7 +415,7 @@ class CallSizes:
             TapeError: its record breaks the format.
         """
         placed = self._sorter.sorted(call.record.inputs)
-        facts = next((one for one in self._variants if one.has(placed)), None)
+        facts = next((variant for variant in self._variants if variant.has(placed)), None)
         if facts is None:
             ranks = list(map(len, placed.row.shapes))
             columns = _columns_by_name(placed.row.columns, placed.layout, ranks)

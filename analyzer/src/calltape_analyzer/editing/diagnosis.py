@@ -143,7 +143,7 @@ def symptoms_of(tape: Tape, contents: Contents | None) -> list[Symptom]:
         symptoms += _of_contents(contents)
         if contents.calls:
             symptoms += [*_of_missing_values(contents), *_of_evidence(tape)]
-    return sorted(symptoms, key=lambda one: ("error", "warning", "note").index(one.level))
+    return sorted(symptoms, key=lambda symptom: ("error", "warning", "note").index(symptom.level))
 
 
 def contents_of(tape: Tape, *, check: bool = True) -> Contents:
@@ -220,12 +220,12 @@ _error, _warning, _note = (partial(_symptom, level) for level in ("error", "warn
 def _of_files(tape: Tape) -> Iterator[Symptom]:
     repeated = sum(segment.left_out for segment in tape.segments)
     copies = [error for error in tape.damage if isinstance(error, RepeatedCallsError)]
-    others = [error for error in tape.damage if not isinstance(error, RepeatedCallsError)]
-    if others:
+    errors = [error for error in tape.damage if not isinstance(error, RepeatedCallsError)]
+    if errors:
         yield _error(
             "damage",
-            f"{counted(len(others), 'place')} corrupted: "
-            + some_of([error.reason for error in others], _MAX_NAMED, "; "),
+            f"{counted(len(errors), 'place')} corrupted: "
+            + some_of([error.reason for error in errors], _MAX_NAMED, "; "),
             "copy the file again from its source, or save the rest with `calltape recover`",
         )
     if repeated or copies:
@@ -238,11 +238,11 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
         )
     unsealed = [s.path for s in tape.segments if s.end is None and not s.is_ahead]
     if unsealed:
-        rest = f", with {tape.unfinished} bytes of unfinished calls" * bool(tape.unfinished)
+        unfinished = f", with {tape.unfinished} bytes of unfinished calls" * bool(tape.unfinished)
         yield _warning(
             "unsealed",
-            f"{counted(len(unsealed), 'file')} not sealed{rest}: its process still records or was "
-            "killed, or the file was truncated",
+            f"{counted(len(unsealed), 'file')} not sealed{unfinished}: its process still "
+            "records or was killed, or the file was truncated",
             "close the recorder, or seal the file with `calltape recover`",
         )
     elif tape.continues:
@@ -314,7 +314,7 @@ def _of_contents(contents: Contents) -> Iterator[Symptom]:
         calls = counted(sum(contents.outputs_missing.values()), "call")
         yield _note(
             "outputs_missing",
-            f"{calls} without some or all outputs ({_shown(contents.outputs_missing)})",
+            f"{calls} without some or all outputs ({_shown_calls(contents.outputs_missing)})",
             advice_on_outputs(contents.outputs_missing),
         )
     if contents.omitted_tensors:
@@ -355,32 +355,32 @@ _PLACEHOLDER = (
 def _of_missing_values(contents: Contents) -> Iterator[Symptom]:
     """Values that the recorder could not store, such as objects of unknown classes, long texts and
     sparse tensors."""
-    others = dict(contents.missing_objects)
-    classes = others.pop(UNKNOWN_CLASS, None)
+    missing = dict(contents.missing_objects)
+    classes = missing.pop(UNKNOWN_CLASS, None)
     if classes:
         yield _warning(
             "classes_not_stored",
-            "objects of unknown classes were not stored: " + _shown(classes),
+            "objects of unknown classes were not stored: " + _shown_calls(classes),
             f"{_PLACEHOLDER}; register the class with torch.utils._pytree.register_pytree_node "
             "(docs/classes.md), or pass the tensors of the object to the model, and record again",
         )
-    if others:
+    if missing:
         yield _warning(
             "values_not_stored",
-            f"values that a tape cannot hold were not stored: {_by_reason(others)}",
+            f"values that a tape cannot hold were not stored: {_by_reason(missing)}",
             f"{_PLACEHOLDER}; pass something shorter or simpler and record again; an argument that "
             f"the model does without can be left out with {LEFT_OUT}",
         )
     sparse = {k: v for k, v in contents.missing_tensors.items() if "sparse" in k}
-    rest = {k: v for k, v in contents.missing_tensors.items() if k not in sparse}
-    for tensors, what, to_do in (
+    dense = {k: v for k, v in contents.missing_tensors.items() if k not in sparse}
+    for tensors, leaves, to_do in (
         (sparse, "sparse", "(x.to_dense()), or with the indices and the values of the sparse one,"),
-        (rest, "some", "of a plain dtype in memory,"),
+        (dense, "some", "of a plain dtype in memory,"),
     ):
         if tensors:
             yield _warning(
                 "tensors_not_stored",
-                f"the values of {what} tensors could not be stored: {_by_reason(tensors)}",
+                f"the values of {leaves} tensors could not be stored: {_by_reason(tensors)}",
                 "the tape has only their shapes, and replay cannot compare their values; call "
                 f"the model with a dense tensor {to_do} and record again",
             )
@@ -388,11 +388,11 @@ def _of_missing_values(contents: Contents) -> Iterator[Symptom]:
 
 def _by_reason(missing: Mapping[str, Iterable[str]]) -> str:
     """``layout sparse_coo: adjacency; ...``."""
-    parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in missing.items()]
+    parts = [f"{printable(reason)}: {_shown_calls(places)}" for reason, places in missing.items()]
     return some_of(parts, _MAX_NAMED, "; ")
 
 
-def _shown(words: Iterable[str]) -> str:
+def _shown_calls(words: Iterable[str]) -> str:
     return some_of([printable(word) for word in words], _MAX_NAMED)
 
 
@@ -448,7 +448,7 @@ def _batches_of_one(variants: list[VariantFacts]) -> list[str]:
     other batches were recorded, or first dimensions are no batches."""
     names: dict[str, None] = {}
     for facts in variants:
-        first: list[Column] = [one for one in facts.all_rows.columns if one.axis == 0]
+        first: list[Column] = [column for column in facts.all_rows.columns if column.axis == 0]
         for column in first:
             if facts.all_rows.distinct(column) == {1}:
                 names[printable(facts.group.layout.column_name(column))] = None
@@ -462,8 +462,8 @@ def _tensors_with_layouts(tape: Tape) -> list[str]:
     texts: list[str] = []
     variants = tape.variants()
     for variant in variants:
-        several = (one for one in variant.findings.tensors if len(one.layouts) > 1)
-        words = ((f"{one.argument}{one.path}", layouts_in_words(one.layouts)) for one in several)
+        several = (tensor for tensor in variant.findings.tensors if len(tensor.layouts) > 1)
+        words = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in several)
         where = f" in {variant.name}" if len(variants) > 1 else ""
         texts += (printable(f"{name}{where}: {layouts}") for name, layouts in merge_alike(words))
     return texts

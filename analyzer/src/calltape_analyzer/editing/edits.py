@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from calltape_analyzer.editing.choice import Choice, select_calls
 from calltape_analyzer.editing.omission import Omission
-from calltape_analyzer.editing.rewriting import Change, EditReport, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Rewrite, Rewriting, rewrite
 from calltape_analyzer.errors import RepeatedCallsError, UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.reading.recordings import recordings_of
@@ -72,7 +72,7 @@ def filter_tape(
         options["drop"] = patterns
     omission = Omission(patterns, tape.signature)
     positions = select_calls(tape, conditions)
-    change = omission if patterns else Change()
+    change = omission if patterns else Rewrite()
     how = Rewriting("filter", options, change=change, keeps_counters=not patterns)
     calls = (tape.calls[position] for position in positions)
     report = rewrite(tape, path, calls, len(positions), how, overwrite=overwrite)
@@ -86,7 +86,7 @@ def filter_tape(
 
 def _different_signatures(tape: Tape) -> str | None:
     """Names two files with different signatures; None if all are equal."""
-    targets = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
+    targets = [(s.path, s.manifest.target) for s in tape.segments if s.manifest.target]
     for path, target in targets[1:]:
         if target.signature != targets[0][1].signature:
             names = os.path.basename(targets[0][0]), os.path.basename(path)

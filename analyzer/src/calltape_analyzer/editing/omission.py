@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.rewriting import Change
+from calltape_analyzer.editing.rewriting import Rewrite
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.nodes import ReferencedOnly, placed_nodes, with_children
@@ -40,7 +40,7 @@ __all__ = [
 _CHUNK = 4096  # elements
 
 
-class Omission(Change):
+class Omission(Rewrite):
     """Omits values from the calls of one tape.
 
     Args:
@@ -78,7 +78,7 @@ class Omission(Change):
                 continue
             make = partial(self._omitted_from, tree.spec(), "" if side == "inputs" else side)
             omitted = self._omitted.once((tree.structure, side), make, len(tree.structure))
-            changed = _without(tree, omitted, call, side)
+            changed = _without_leaves(tree, omitted, call, side)
             stored = {leaf.key for leaf in changed.facts()} - values.keys()
             for number, leaf in enumerate(tree.facts()):
                 if leaf.key is not None and leaf.key in stored:
@@ -109,13 +109,13 @@ def names_of_path(path: str, signature: Signature) -> Iterator[str]:
     """All names of a path that the recorder's ``values=`` accepts: ``args.0.x`` is also
     ``input_ids.x``, and ``kwargs.bias`` is also ``bias``."""
     yield path
-    side, _, rest = path.partition(".")
-    first, dot, below = rest.partition(".")
-    if side == "kwargs" and rest:
-        others = signature.complete.variadic_keyword
-        if others is not None and first not in signature.by_name:
-            yield f"{others}.{rest}"
-        yield rest
+    side, _, remainder = path.partition(".")
+    first, dot, below = remainder.partition(".")
+    if side == "kwargs" and remainder:
+        variadic = signature.complete.variadic_keyword
+        if variadic is not None and first not in signature.by_name:
+            yield f"{variadic}.{remainder}"
+        yield remainder
     if side == "args" and first.isdecimal():
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"
 
@@ -139,7 +139,7 @@ class _Omitted(NamedTuple):
     scalars: dict[int, str]
 
 
-def _without(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
+def _without_leaves(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
     changes: dict[str, Any] = {}
     spec, scalars = omitted.spec, omitted.scalars
 
@@ -165,10 +165,10 @@ def _without(tree: Tree, omitted: _Omitted, call: Call, side: Side) -> Tree:
             ]
         )
         changes["ranges"] = tuple(
-            one
-            for one in tree.ranges
-            if one.leaf not in omitted.leaves
-            or not _reveals_elements(one, facts[one.leaf], call, side)
+            range_
+            for range_ in tree.ranges
+            if range_.leaf not in omitted.leaves
+            or not _reveals_elements(range_, facts[range_.leaf], call, side)
         )
     return tree.model_copy(update=changes)
 

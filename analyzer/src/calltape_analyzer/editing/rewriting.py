@@ -1,7 +1,7 @@
 """Writing calls of open tapes to a new, sealed tape: the loop behind filter, merge, recover and
 redact.
 
-Calls are copied one by one and renumbered. A :class:`Change` can rewrite each call and whatever
+Calls are copied one by one and renumbered. A :class:`Rewrite` can rewrite each call and whatever
 else the tape says.
 """
 
@@ -40,7 +40,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
 
-__all__ = ["Change", "EditReport", "Rewriting", "rewrite"]
+__all__ = ["EditReport", "Rewrite", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
@@ -82,7 +82,7 @@ class EditReport(PlainData):
         return "\n".join(parts)
 
 
-class Change:
+class Rewrite:
     """Changes what is copied from one tape to another. This base class changes nothing; subclasses
     override the methods for the parts that they change."""
 
@@ -133,7 +133,7 @@ class Rewriting:
 
     verb: str
     options: Mapping[str, Any]
-    change: Change = field(default_factory=Change)
+    change: Rewrite = field(default_factory=Rewrite)
     validate: bool = False
     allow_later_dtypes: bool = False
     keeps_counters: bool = True
@@ -241,9 +241,9 @@ def _seal(
 ) -> None:
     segments, change = tape.segments, how.change
     # Calls that only a later version can read.
-    later = {CallRef(one.manifest.tape, number) for one in segments for number in one.later}
-    later |= {one.call.ref for one in lost if one.error.kind == "unsupported"}
-    later_calls = len(later) + sum(one.later_in_groups for one in segments)
+    later = {CallRef(s.manifest.tape, number) for s in segments for number in s.later}
+    later |= {loss.call.ref for loss in lost if loss.error.kind == "unsupported"}
+    later_calls = len(later) + sum(segment.later_in_groups for segment in segments)
     coverage = coverage_for(segments, writer.calls, left_out, later_calls)
     if coverage.counted_ns is not None:
         counted_ns = change.time(coverage.counted_ns)
@@ -263,9 +263,9 @@ def _seal(
 def _losses(tape: Tape, lost: Sequence[_Lost], replaced: Sequence[_Replaced]) -> Iterator[str]:
     """What the new tape lacks although it was selected, in words."""
     # The scan of a file reports a missing member without its call; the copy of the call, with it.
-    errors = [*(one.error for one in lost), *(one.error for one in replaced)]
+    errors = [*(loss.error for loss in lost), *(loss.error for loss in replaced)]
     places = {(error.path, error.offset) for error in errors}
-    intact_elsewhere = {str(one.error) for one in replaced}
+    intact_elsewhere = {str(loss.error) for loss in replaced}
     corruption = {
         str(error): None
         for error in tape.damage
@@ -274,10 +274,10 @@ def _losses(tape: Tape, lost: Sequence[_Lost], replaced: Sequence[_Replaced]) ->
         and str(error) not in intact_elsewhere
     }
     yield from corruption
-    others = [str(one.call.number) for one in lost if str(one.error) not in corruption]
-    if others:
-        shown = some_of(others, _MAX_NAMED)
-        yield f"{counted(len(others), 'call')} could not be copied: {shown}"
+    uncopied = [str(loss.call.number) for loss in lost if str(loss.error) not in corruption]
+    if uncopied:
+        shown = some_of(uncopied, _MAX_NAMED)
+        yield f"{counted(len(uncopied), 'call')} could not be copied: {shown}"
     if tape.unfinished:
         yield f"{tape.unfinished} bytes of calls that were being written"
 
@@ -289,7 +289,7 @@ def _read_from_copies(tape: Tape, lost: Sequence[_Lost]) -> Iterator[_Replaced]:
         for segment in tape.segments
         for path in (segment.path, *map(displayed_url, segment.copies))
     }
-    refs = {one.call.ref for one in lost}
+    refs = {loss.call.ref for loss in lost}
     for error in tape.damage:
         path = error.path or ""
         numbers = _numbers_of(error) if path in recordings else ()

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of, kinds_of
+from calltape_analyzer.foreign_errors import ErrorMeaning, failure_of, meanings_of
 from calltape_analyzer.programs.reasons import Advice, Cause, CauseKind
 
 __all__ = ["cause_of", "place_in_the_model"]
 
 _MAX_CODE = 100
-_OWN = Path(__file__).parents[1]
-_CALLING = str(Path(__file__).with_name("tracing.py"))
+_CALLTAPE = Path(__file__).parents[1]
+_TRACING = str(Path(__file__).with_name("tracing.py"))
 # The code in the model's line shows what to do.
-_WAYS_OUT = (
+_ADVICE = (
     (Advice.PAD, re.compile(r"pack_padded_sequence|pad_packed_sequence")),
     (Advice.KEEP_TENSOR, re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\(")),
     (Advice.USE_WHERE, re.compile(
@@ -46,13 +46,13 @@ def cause_of(error: BaseException) -> Fact:
     if frame is None:
         return why
     place = _place(frame)
-    kinds = tuple(dict.fromkeys((*why.kinds, *kinds_of(place))))
-    if ErrorKind.NESTED_TENSOR in why.kinds:
+    kinds = tuple(dict.fromkeys((*why.kinds, *meanings_of(place))))
+    if ErrorMeaning.NESTED_TENSOR in why.kinds:
         return Cause(CauseKind.NESTED_TENSOR, why, place, kinds=kinds)
-    if not {ErrorKind.NEEDS_VALUE, ErrorKind.SIZES_OF_TENSOR}.intersection(why.kinds):
+    if not {ErrorMeaning.NEEDS_VALUE, ErrorMeaning.SIZES_OF_TENSOR}.intersection(why.kinds):
         return Cause(CauseKind.ERROR, why, place, kinds=kinds)
     code = (frame.line or "").strip()
-    advice = next((advice for advice, pattern in _WAYS_OUT if pattern.search(code)), None)
+    advice = next((advice for advice, pattern in _ADVICE if pattern.search(code)), None)
     return Cause(CauseKind.NEEDS_VALUE, why, place, advice, kinds)
 
 
@@ -63,12 +63,14 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
     Args:
         stack: the frames, the innermost last.
     """
-    others = _folders_of_others()
+    other_folders = _folders_of_others()
     frames = list(stack)
     # Frames outside of our own call of the model belong to the caller of the export.
-    called = max((i for i, frame in enumerate(frames) if frame.filename == _CALLING), default=-1)
-    own = [frame for frame in frames[called + 1 :] if not _is_below(frame.filename, others)]
-    return _place(own[-1]) if own else None
+    called = max((i for i, frame in enumerate(frames) if frame.filename == _TRACING), default=-1)
+    model_frames = [
+        frame for frame in frames[called + 1 :] if not _is_below(frame.filename, other_folders)
+    ]
+    return _place(model_frames[-1]) if model_frames else None
 
 
 def _place(frame: traceback.FrameSummary) -> str:
@@ -81,27 +83,27 @@ def _folders_of_others() -> list[str]:
     import torch
 
     stdlib = Path(sysconfig.get_paths()["stdlib"])
-    return [str(folder) for folder in (Path(torch.__file__).parent, _OWN, stdlib)]
+    return [str(folder) for folder in (Path(torch.__file__).parent, _CALLTAPE, stdlib)]
 
 
 def _frames_of_the_model(error: BaseException) -> Iterator[traceback.FrameSummary]:
     """The lines of the model in the traceback of an error and of its causes, the innermost
     first."""
-    others = _folders_of_others()
-    known: set[int] = set()
-    found: list[traceback.FrameSummary] = []
-    one: BaseException | None = error
-    while one is not None and id(one) not in known:
-        known.add(id(one))
+    other_folders = _folders_of_others()
+    seen: set[int] = set()
+    frames_of_model: list[traceback.FrameSummary] = []
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         with contextlib.suppress(Exception):  # sources that cannot be read
-            frames = reversed(traceback.extract_tb(one.__traceback__))
-            found[:0] = [f for f in frames if not _is_below(f.filename, others)]
-        one = one.__cause__ or one.__context__
-    return iter(found)
+            frames = reversed(traceback.extract_tb(cause.__traceback__))
+            frames_of_model[:0] = [f for f in frames if not _is_below(f.filename, other_folders)]
+        cause = cause.__cause__ or cause.__context__
+    return iter(frames_of_model)
 
 
 def _is_below(name: str, folders: list[str]) -> bool:
     if name.startswith("<"):  # generated code
         return True
-    own = "site-packages"
-    return any(name.startswith(f"{f}/") and own not in name[len(f) :] for f in folders)
+    installed = "site-packages"
+    return any(name.startswith(f"{f}/") and installed not in name[len(f) :] for f in folders)

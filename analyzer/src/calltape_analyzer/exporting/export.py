@@ -5,25 +5,24 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch.jit import ScriptModule
 
-from calltape_analyzer.arguments.sizings import recorded_sizing
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError, to_install
 from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.parts import export_with_parts
 from calltape_analyzer.exporting.program_search import ProgramSearch
-from calltape_analyzer.exporting.session.budget import Budget, Probe, Probing, Progress
+from calltape_analyzer.exporting.session.budget import Probe, Probing, Progress, TimeBudget
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.exporting.tracing import Convert
+from calltape_analyzer.foreign_errors import ErrorMeaning
 from calltape_analyzer.model.randomness import generators_kept
-from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.exported_model import require_torch
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
@@ -34,7 +33,6 @@ from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.selection import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
-from calltape_analyzer.writing.output_file import TemporaryFolder
 
 __all__ = ["ExportOptions", "export"]
 
@@ -133,100 +131,41 @@ def export(
     if to not in ("torch", "onnx"):
         raise UsageError(f"to={to!r}", advice="pass 'torch' or 'onnx'")
     if parts or drive is not None:
-        exported = partial(export, to=to, options=options, progress=reporter_of(progress))
-        return _with_parts(tape, module, parts, drive, exported)
-    bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
-    session = Session.of(tape, module, bounds)
+        export_one = partial(export, to=to, options=options, progress=reporter_of(progress))
+        return export_with_parts(tape, module, parts, drive, export_one)
+    tolerances = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
+    session = Session.of(tape, module, tolerances)
     _reject_scripted(session.module)
     session.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
     session.probing.seconds = options.attempt_seconds or session.probing.seconds
-    session.budget = Budget(options.max_seconds, reporter_of(progress))
+    session.budget = TimeBudget(options.max_seconds, reporter_of(progress))
     exporter = Exporter(session, seconds=options.attempt_seconds)
     if to == "onnx":
-        try:
-            from calltape_analyzer.exporting.onnx.conversion import to_onnx
-        except ImportError as error:
-            raise UsageError(
-                f"an export to ONNX needs {error.name}, which is not installed",
-                advice=to_install("onnx"),
-            ) from None
-        exporter.convert = partial(to_onnx, options=options.exporter)
+        exporter.convert = _onnx_converter(options.exporter)
     else:
         exporter.options = dict(options.exporter)
     with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
 
 
-def _with_parts(
-    tape: Tape,
-    module: torch.nn.Module | Callable[..., Any],
-    names: Sequence[str],
-    drive: Callable[[], Any] | None,
-    exported: Callable[[Tape, Any], Programs],
-) -> Programs:
-    """The programs of a model and of its parts. A tape has the calls of one module, so the calls of
-    each part are recorded while the model runs, and the part is exported from them.
+def _onnx_converter(exporter_options: Mapping[str, Any]) -> Convert:
+    """The conversion to ONNX, with options for ``torch.onnx.export``.
 
     Raises:
-        UsageError: there is no such part, it was not called, or calltape-recorder is missing.
-        ExportError: a part cannot be exported.
+        UsageError: a package that it needs is not installed.
     """
-    if isinstance(names, str) or not names:
-        raise UsageError(f"parts={names!r}", advice="pass a list of names of submodules")
-    session = Session.of(tape, module, Tolerances())
-    # First, because a wrong name should not cost an export.
-    modules = dict(session.module.named_modules())
-    unknown = [name for name in names if name not in modules or not name]
-    if unknown:
-        raise UsageError(
-            f"{type(session.module).__name__} has no part {unknown[0]!r}",
-            advice="name submodules as named_modules() does",
-        )
-    found: dict[str, Programs] = {}
-
-    def run_each_size() -> None:
-        for variant in (one.facts for one in tape.variants()):
-            for row in range(len(variant.rows)):
-                session.eager(*session.planned(variant, recorded_sizing(variant, row)))
-
-    with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryFolder())
-        parts = {name: modules[name] for name in names}
-        paths = _recorded(parts, folder, drive or run_each_size)
-        for name, path in paths.items():
-            opened = stack.enter_context(open_tape(path, classes=tape.class_index))
-            if not len(opened):
-                raise UsageError(
-                    f"the part {name!r} was not called",
-                    advice="pass drive=, a function that calls it: lambda: model.generate(ids)",
-                )
-            found[name] = exported(opened, parts[name])
-        resource = stack.pop_all()
-    for part in found.values():
-        part.set_resource(resource)  # their tapes, by which they can be verified
-    programs = exported(tape, module)
-    programs.parts.update(found)
-    return programs
-
-
-def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> dict[str, Path]:
-    """Records the calls of each part to a tape of its own."""
     try:
-        from calltape_recorder import record
-    except ImportError:
+        from calltape_analyzer.exporting.onnx.conversion import to_onnx
+    except ImportError as error:
         raise UsageError(
-            "parts= needs the recorder, which is not installed",
-            advice="run `pip install ./recorder` in a clone of calltape",
+            f"an export to ONNX needs {error.name}, which is not installed",
+            advice=to_install("onnx"),
         ) from None
-    paths = {name: folder / f"{number}.tape" for number, name in enumerate(parts)}
-    with ExitStack() as recorders, torch.no_grad():
-        for name, path in paths.items():
-            recorders.enter_context(record(parts[name], path))
-        drive()
-    return paths
+    return partial(to_onnx, options=exporter_options)
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:
+    """Raises ExportError if the model is, or contains, a TorchScript module."""
     for name, part in module.named_modules():
         if isinstance(part, ScriptModule):
             what = f"{name}, a part of the model," if name else "the model"
@@ -238,26 +177,21 @@ def _reject_scripted(module: torch.nn.Module) -> None:
 
 
 def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
+    """Searches for the programs of a tape.
+
+    Args:
+        tape: the calls.
+        exporter: tries to make a program for a variant.
+        merging: whether one program may serve a prefill and its decode steps.
+
+    Raises:
+        ExportError: there are none.
+    """
     search = ProgramSearch(tape, exporter)
-    with _without_warnings():
+    with closing(exporter), _without_warnings():
         search.run(merging=merging)
     if not search.programs:
-        reasons = "; ".join(_reasons(search))
-        # The mode of the model may be the reason only if the model, or a trace of it, ran.
-        was_traced = any(
-            one.strategy is not Strategy.NOT_TRACED
-            and not stopped_by(one.error, ErrorKind.OF_CALLTAPE)
-            for one in exporter.attempts
-        )
-        hint = ""
-        if True in exporter.session.sorter.training_modes and was_traced:
-            hint = "; the calls were recorded in training mode: record a model after eval()"
-        if tape.removed:  # the likelier cause
-            hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
-        elif tape.target is not None and tape.target.outside and was_traced:
-            hint = f"; {outside_words(tape.target.outside)}"
-        error = f"nothing could be exported: {reasons}{hint}"
-        raise ExportError(error, exporter.attempts, missing=search.missing)
+        raise _no_programs(tape, search)
     for program in search.programs:
         if program.plan.context.training:
             program.note(TracedInTraining())
@@ -276,14 +210,33 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     )
 
 
-def _reasons(search: ProgramSearch) -> Iterator[str]:
-    """Why each variant has no program. Variants that cannot be traced are listed together."""
+def _no_programs(tape: Tape, search: ProgramSearch) -> ExportError:
+    """The error that no variant has a program, with the likely cause."""
+    exporter = search.exporter
+    # Variants that cannot be traced are listed together.
     alike = [name for name in search.missing if name in search.untraceable][1:]
-    for name, why in search.missing.items():
-        if name not in alike:
-            yield f"{name}: {str(why).rstrip('.')}"
+    reasons = [
+        f"{name}: {str(why).rstrip('.')}"
+        for name, why in search.missing.items()
+        if name not in alike
+    ]
     if alike:
-        yield f"and likewise {some_of(alike, 5)}"
+        reasons.append(f"and likewise {some_of(alike, 5)}")
+    # The mode of the model may be the reason only if the model, or a trace of it, ran.
+    was_traced = any(
+        attempt.strategy is not Strategy.NOT_TRACED
+        and not stopped_by(attempt.error, ErrorMeaning.OF_CALLTAPE)
+        for attempt in exporter.attempts
+    )
+    hint = ""
+    if True in exporter.session.sorter.training_modes and was_traced:
+        hint = "; the calls were recorded in training mode: record a model after eval()"
+    if tape.removed:  # the likelier cause
+        hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
+    elif tape.target is not None and tape.target.outside and was_traced:
+        hint = f"; {outside_words(tape.target.outside)}"
+    error = f"nothing could be exported: {'; '.join(reasons)}{hint}"
+    return ExportError(error, exporter.attempts, missing=search.missing)
 
 
 _WARNING_LOGGERS = (

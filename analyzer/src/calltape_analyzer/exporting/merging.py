@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Merging"]
 
 WORTH_SAYING = 1.0
-"""Seconds; nobody misses a shorter time."""
+"""How many lost seconds are worth a note."""
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Merging:
         exporter: tries to make a program for a variant.
         programs: what was found.
         failed: the names of merged variants that have no program, although one was traced.
-        seconds: how long these took.
-        narrow: the names of those whose program rejects sizes that the model accepts.
+        seconds: how long the attempts to make these took.
+        narrow: the names of merged variants whose program rejects sizes that the model accepts.
     """
 
     tape: Tape
@@ -59,40 +59,41 @@ class Merging:
         Returns:
             The variants that still need a program.
         """
-        left = list(variants)
+        unmerged = list(variants)
         for larger in variants:
-            others = [v for v in left if v is not larger] if larger in left else []
+            others = [v for v in unmerged if v is not larger] if larger in unmerged else []
             smaller = [v for v in others if can_merge(v, larger) and self._completes(larger, v)]
             if smaller and self._has_program(larger, smaller):
-                left = [v for v in left if v is not larger and v not in smaller]
-        return left
+                unmerged = [v for v in unmerged if v is not larger and v not in smaller]
+        return unmerged
 
     @property
     def notes(self) -> list[Note]:
-        """What ``merge="never"`` may serve, and what it would have saved: if there were no other
-        programs then, and the lost time is worth mentioning."""
-        found: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
+        """Which sizes programs for single variants might serve in addition, and how much time
+        ``merge="never"`` would save. The time is mentioned only if merging gave no program."""
+        merge_notes: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
         cost_nothing = not self.failed or self.seconds < WORTH_SAYING
         if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
-            found.append(notes.MergeCost(tuple(self.failed), round(self.seconds)))
-        return found
+            merge_notes.append(notes.MergeCost(tuple(self.failed), round(self.seconds)))
+        return merge_notes
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
+        """Makes one program for a variant and smaller ones. Returns whether that is possible."""
         self.exporter.warm_up()  # else the first trace would include imports
         begin = time.perf_counter()
-        whole = self.exporter.loosened(self._merged(larger, smaller))
-        outcome = self.exporter.export(whole, static="never", whole=True)
-        if outcome is not None and outcome.attempt.ok and outcome.program.only is None:
-            program, attempt = outcome.program, outcome.attempt
+        merged_variant = self.exporter.loosened(self._merged(larger, smaller))
+        candidate = self.exporter.export(merged_variant, single_size="never", all_or_nothing=True)
+        if candidate is not None and candidate.attempt.ok and candidate.program.only_rows is None:
+            program, attempt = candidate.program, candidate.attempt
             # If a recorded call needs state that this program loses, programs for single variants
             # may not need it.
             if why_state_lost(self.exporter.session, program, (), self.tape.calls) is None:
                 self.programs.append(program)
                 if attempt.probed > attempt.agreed + attempt.wrong:
-                    self.narrow.append(whole.name)
+                    self.narrow.append(merged_variant.name)
                 return True
-        self.exporter.forget_slow(whole)
-        self.failed.append(whole.name)
+        self.exporter.forget_slow(merged_variant)
+        self.failed.append(merged_variant.name)
         self.seconds += time.perf_counter() - begin
         return False
 

@@ -11,22 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from calltape_analyzer.arguments.plan import (
+    ArgumentPlan,
     FormLeaf,
     PlainForm,
-    Plan,
     Template,
     as_call,
     form_of_result,
     template_of_result,
 )
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.arguments.sizings import is_batch
+from calltape_analyzer.arguments.sizings import is_batch_symbol
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.inspection.untraceable import unread_inputs
 from calltape_analyzer.exporting.session.budget import time_limit
@@ -73,14 +72,15 @@ from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
-__all__ = ["SETTINGS", "Convert", "Narrow", "TraceSettings", "TracedModel", "trace"]
+__all__ = ["SETTINGS", "Convert", "Narrow", "TraceSettings", "trace"]
 
-Convert = Callable[[Any, Plan, Any, VariantFacts], ExportedModel]
-"""Makes of a torch program, its inputs, its result and its variant a model of another runtime."""
+Convert = Callable[[Any, ArgumentPlan, Any, VariantFacts], ExportedModel]
+"""Converts an ``ExportedProgram`` to a model of another runtime. Also gets its inputs, its result
+and its variant."""
 
-_WAITING = 4
-"""How many times its limit of processor time a trace may take by the clock: others may use the
-processor as well."""
+_CLOCK_FACTOR = 4
+"""How many times its limit of processor time a trace may take by the clock, because other work may
+use the processor as well."""
 
 
 class TraceResult:
@@ -91,14 +91,13 @@ class TraceResult:
         form: the template and the plain form of the result; None before the model returned.
         classes: of the objects in the result, by name.
         returned: the items of the result that are arguments, as of :attr:`Program.returned`.
-        written: the number of each tensor of the result that is an argument, and that of the
-            argument.
+        result_arguments: as :attr:`Program.result_arguments`.
     """
 
     form: tuple[Template, PlainForm] | None = None
     classes: dict[str, type]
     returned: dict[str, str]
-    written: dict[int, int]
+    result_arguments: dict[int, int]
 
 
 class TracedModel(torch.nn.Module):
@@ -124,7 +123,7 @@ class TracedModel(torch.nn.Module):
         self,
         module: torch.nn.Module,
         call: Callable[..., Any],
-        plan: Plan,
+        plan: ArgumentPlan,
         classes: ClassIndex,
         *,
         own_buffers: bool = False,
@@ -151,18 +150,18 @@ class TracedModel(torch.nn.Module):
         self.forward = forward
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = dict(zip(self._plan.forms, args, strict=False)) | kwargs
+        inputs = dict(zip(self._plan.forms, args, strict=False)) | kwargs
         # New tensors, so that no program holds a tensor of a recorded call.
         tensors: dict[int, Any] = {
             place: torch.tensor(value.tolist(), dtype=value.dtype, device=self._device)
             for place, value in self._plan.frozen.items()
         }
         ints: dict[int, Any] = {}
-        for leaf, value in self._plan.read(given):
-            if leaf.kind == "tensor":
-                tensors[leaf.index] = value
+        for form_leaf, value in self._plan.read(inputs):
+            if form_leaf.kind == "tensor":
+                tensors[form_leaf.index] = value
             else:
-                ints[leaf.index] = value.item() if leaf.kind == "float" else value
+                ints[form_leaf.index] = value.item() if form_leaf.kind == "float" else value
         arguments = self._plan.template.build(tensors, ints, self._classes, self._device)
         check_rebuilt(arguments.items(), self._plan.signature.may_lack)
         positional, named = as_call(arguments, self._plan.signature)
@@ -174,7 +173,9 @@ class TracedModel(torch.nn.Module):
     def _flattened(self, returned: Any, passed: Mapping[int, int]) -> Any:
         template, tensors, self.result.classes = template_of_result(returned)
         pairs = enumerate(map(id, tensors))
-        self.result.written = {place: passed[own] for place, own in pairs if own in passed}
+        self.result.result_arguments = {
+            place: passed[tensor_id] for place, tensor_id in pairs if tensor_id in passed
+        }
         symbolic = {
             i: value
             for i, value in enumerate(template.scalars)
@@ -203,8 +204,7 @@ class TracedModel(torch.nn.Module):
 
 
 Narrow = Literal["batch", "static"]
-"""Which sizes stay fixed: all but first dimensions, or all. Tried only if nothing else serves what
-is wanted."""
+"""Which sizes stay fixed: all but first dimensions, or all."""
 
 
 @dataclass(frozen=True)
@@ -255,17 +255,17 @@ class TraceSettings:
         by_loops = bool(self.every_item)
         return self.symbolic_ints or self.real_values or self.never_empty or by_loops
 
-    def shapes(self, plan: Plan, variant: VariantFacts) -> dict[str, Any] | None:
+    def shapes(self, plan: ArgumentPlan, variant: VariantFacts) -> dict[str, Any] | None:
         """The ``dynamic_shapes`` of ``torch.export.export``."""
         if self.static:
             return None
         auto = torch.export.Dim.AUTO
-        first = {c for s in variant.symbols if is_batch(s) for c in s.columns}
+        first = {c for s in variant.symbols if is_batch_symbol(s) for c in s.columns}
         is_open: Callable[[Column], bool] = first.__contains__ if self.batch else (lambda _: True)
         return plan.shapes(lambda column: auto if is_open(column) else None, variant) or None
 
     @contextmanager
-    def applied(self, module: Any, plan: Plan) -> Iterator[NotEmpty]:
+    def applied(self, module: Any, plan: ArgumentPlan) -> Iterator[NotEmpty]:
         """Applies the settings to torch and to a model within the block. Yields what the trace
         assumes not to be empty.
 
@@ -334,7 +334,7 @@ def trace(
     seconds: float,
     options: Mapping[str, Any],
     convert: Convert | None,
-    took: Callable[[float], None],
+    note_seconds: Callable[[float], None],
 ) -> Program:
     """Traces a variant, and makes a program of it. The model stays as it is.
 
@@ -346,37 +346,37 @@ def trace(
         seconds: of processor time that the trace may take.
         options: for ``torch.export.export``.
         convert: to another runtime; None for a program of torch.
-        took: is told the seconds of processor time that the trace took.
+        note_seconds: is called with the seconds of processor time that the trace took.
 
     Raises:
         Exception: whatever torch, the model or the conversion raises.
     """
-    plan = Plan.of(variant, sample, session.sorter.signature)
+    plan = ArgumentPlan.of(variant, sample, session.sorter.signature)
     traced = TracedModel(
         session.module, session.entry, plan, session.classes, own_buffers=settings.own_buffers
     )
     begin = time.thread_time()
-    exported, assumed = _exported(
+    exported, assumed = _export_traced(
         session, traced, variant, plan, sample, settings, options, seconds
     )
-    took(time.thread_time() - begin)
+    note_seconds(time.thread_time() - begin)
     form = traced.result.form
     if form is None:
         raise RuntimeError("the exporter did not call the model")
     conditions = Conditions.of(exported, plan.names)
     # The model returned objects of these classes, and whoever passed the model trusts them.
     classes = ClassIndex(traced.result.classes | dict(session.classes.by_name))
-    make = partial(Program, variant, plan, form)
-    more = conditions, classes, session.device
-    is_settled = False
-    if assumed.places:
-        first = make(TorchModel(exported, plan.names), *more)
-        is_settled = _settled(session, exported, assumed, first, sample, may_try=convert is None)
-    # A new one, because the graph may have changed.
-    model: ExportedModel = TorchModel(exported, plan.names)
-    program = make(model, *more)
+
+    def make_program() -> Program:
+        model = TorchModel(exported, plan.names)
+        return Program(variant, plan, form, model, conditions, classes, session.device)
+
+    is_empty_alike = bool(assumed.places) and _settle_empty_results(
+        session, exported, assumed, make_program(), sample, may_try=convert is None
+    )
+    program = make_program()  # a new one, because the graph may have changed
     if convert is not None:
-        program.traced = model
+        program.traced = program.model
         try:
             program.model = convert(exported, plan, form, variant)
         except Exception as error:
@@ -388,27 +388,38 @@ def trace(
                 f"where a model writes to it ({failure_of(error)})"
             ) from error
     program.made_by = settings.strategy
-    program.all_notes += [notes.EmptyAgrees()] if is_settled else []
+    program.all_notes += [notes.EmptyAgrees()] if is_empty_alike else []
     program.returned = traced.result.returned
-    program.written = traced.result.written
+    program.result_arguments = traced.result.result_arguments
     program.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
-    program.note_state(dict.fromkeys(program.changed_state, ""))
-    if settings.static and variant.symbols:
-        program.note(notes.OneSize())
-    if settings.real_values:
-        program.note(notes.ByValues())
-    if unread := unread_inputs(exported, plan.names):
-        program.note(notes.UnreadInputs(tuple(unread)))
-    if settings.every_item:
-        program.note(notes.EveryItem())
+    _note_trace(program, exported, settings)
     return program
 
 
-def _exported(
+def _note_trace(program: Program, exported: Any, settings: TraceSettings) -> None:
+    """Notes on a program what follows from its trace.
+
+    Args:
+        program: gets the notes.
+        exported: the ``ExportedProgram``.
+        settings: how it was traced.
+    """
+    program.note_state(dict.fromkeys(program.changed_state, ""))
+    if settings.static and program.variant.symbols:
+        program.note(notes.OneSize())
+    if settings.real_values:
+        program.note(notes.ByValues())
+    if unread := unread_inputs(exported, program.plan.names):
+        program.note(notes.UnreadInputs(tuple(unread)))
+    if settings.every_item:
+        program.note(notes.EveryItem())
+
+
+def _export_traced(
     session: Session,
     traced: TracedModel,
     variant: VariantFacts,
-    plan: Plan,
+    plan: ArgumentPlan,
     sample: Sample,
     settings: TraceSettings,
     options: Mapping[str, Any],
@@ -425,7 +436,7 @@ def _exported(
         unchanged(module, tracing=True),
         settings.applied(module, plan) as assumed,
         _without_printed_graphs(),
-        time_limit(session.budget.within(_WAITING * seconds), seconds),
+        time_limit(session.budget.within(_CLOCK_FACTOR * seconds), seconds),
         generators_kept(module),
         as_called(plan.context, session.device, module),
         own_generators(module) if session.makes_generators(variant) else nullcontext(),
@@ -455,7 +466,7 @@ def _without_printed_graphs() -> Iterator[None]:
         names.pop("print", None)
 
 
-def _settled(
+def _settle_empty_results(
     session: Session,
     exported: Any,
     assumed: NotEmpty,
@@ -465,6 +476,7 @@ def _settled(
     may_try: bool,
 ) -> bool:
     """Removes the assertions of a program that results are not empty, if it does not need them.
+    Returns whether they are removed.
 
     Args:
         session: has the model.
@@ -472,10 +484,10 @@ def _settled(
         assumed: what its trace assumed.
         program: runs it.
         sample: of the trace.
-        may_try: whether to find out. Another runtime may treat what is empty in another way.
+        may_try: whether to find out. Another runtime may treat empty tensors differently.
     """
 
-    def tried(check: Callable[[], bool]) -> bool:
+    def checked(check: Callable[[], bool]) -> bool:
         with suppress(RunEndedError):  # no recorded call has an empty result
             limit = session.budget.within(session.probing.seconds)
             return bool(session.in_sandbox(check, limit))
@@ -484,7 +496,7 @@ def _settled(
     return settle_assertions(
         exported,
         assumed,
-        tried if may_try else None,
+        checked if may_try else None,
         lambda: session.eager(program.plan, sample),
         lambda: session.outputs(program, sample),
         lambda expected, got: compared(expected, got, session.tolerances).agrees,

@@ -113,11 +113,11 @@ class ChangedCall:
         return documents, values
 
 
-def _are_equal(one: Any, other: Any) -> bool:
-    if one is other:
+def _are_equal(first: Any, second: Any) -> bool:
+    if first is second:
         return True
-    are_bytes = all(isinstance(value, bytes | bytearray | memoryview) for value in (one, other))
-    return are_bytes and bytes(one) == bytes(other)
+    are_bytes = all(isinstance(value, bytes | bytearray | memoryview) for value in (first, second))
+    return are_bytes and bytes(first) == bytes(second)
 
 
 def _mutable(node: Any) -> Any:
@@ -125,7 +125,7 @@ def _mutable(node: Any) -> Any:
     if isinstance(node, dict):
         return {name: _mutable(value) for name, value in node.items()}
     if isinstance(node, list | tuple) and node and isinstance(node[0], dict):
-        return [_mutable(one) for one in node]
+        return [_mutable(item) for item in node]
     return list(node) if isinstance(node, list) else node
 
 

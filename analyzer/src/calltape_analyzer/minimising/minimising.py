@@ -77,9 +77,9 @@ class MinimiseReport(PlainData):
 
     def __str__(self) -> str:
         size = f"{self.bytes_written:,} of {self.bytes_read:,} bytes"
-        many = f"{self.calls} of {counted(self.calls_before, 'call')}"
+        calls = f"{self.calls} of {counted(self.calls_before, 'call')}"
         parts = [
-            f"{printable(self.path)}: {many}, {size}",
+            f"{printable(self.path)}: {calls}, {size}",
             f"fails: {printable(self.reason)}",
             f"{counted(self.steps, 'step')}, {self.seconds:.1f} s",
         ]

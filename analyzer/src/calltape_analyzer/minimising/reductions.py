@@ -72,11 +72,13 @@ def drop_arguments(search: Search) -> None:
         keys = [key for call in base.calls for key in ChangedCall(call).named["keys"]]
         names = list(dict.fromkeys(keys))
 
-        def enough(kept: list[Any]) -> bool:
+        def enough(names_kept: list[Any]) -> bool:
             changed = {i: ChangedCall(call) for i, call in enumerate(base.calls)}
-            for one in changed.values():
-                _keep_children(one.named, [key in kept for key in one.named["keys"]])
-            what = f"{len(kept)} of {counted(len(names), 'named argument')}"
+            for changed_call in changed.values():
+                _keep_children(
+                    changed_call.named, [key in names_kept for key in changed_call.named["keys"]]
+                )
+            what = f"{len(names_kept)} of {counted(len(names), 'named argument')}"
             return search.keeps_changed(what, base.calls, changed)
 
         without_most(names, enough)
@@ -84,7 +86,7 @@ def drop_arguments(search: Search) -> None:
     def keeps(what: str, change: Callable[[list[Any]], bool]) -> bool:
         """Tries the same change of the positional arguments of all calls."""
         calls = [(i, ChangedCall(call)) for i, call in enumerate(search.tape.calls)]
-        changed = {i: one for i, one in calls if change(one.positional["children"])}
+        changed = {i: c for i, c in calls if change(c.positional["children"])}
         return search.keeps_changed(what, search.tape.calls, changed)
 
     while keeps("one positional argument less", lambda args: bool(args and args.pop())):
@@ -106,7 +108,14 @@ def drop_parts(search: Search) -> None:
     layers of a cache are such a list."""
     tried: set[Path] = set()
     while len(tried) < _MAX_LISTS:
-        path = next((one for one in _list_paths(search.tape.calls[0]) if one not in tried), None)
+        path = next(
+            (
+                list_path
+                for list_path in _list_paths(search.tape.calls[0])
+                if list_path not in tried
+            ),
+            None,
+        )
         if path is None:
             return
         tried.add(path)
@@ -131,15 +140,17 @@ def _drop_elements(search: Search, path: Path) -> None:
         first = _list_at(ChangedCall(base.calls[0]), path)
         positions = list(range(len(first["children"])))
 
-        def enough(kept: list[int]) -> bool:
+        def enough(positions_kept: list[int]) -> bool:
             changed: dict[int, ChangedCall] = {}
             for i, call in enumerate(base.calls):
-                one = ChangedCall(call)
-                node = _list_at(one, path)
+                changed_call = ChangedCall(call)
+                node = _list_at(changed_call, path)
                 if node is not None and len(node["children"]) == len(positions):
-                    _keep_children(node, [position in set(kept) for position in positions])
-                    changed[i] = one
-            what = f"{len(kept)} of {counted(len(positions), 'part')} of a list"
+                    _keep_children(
+                        node, [position in set(positions_kept) for position in positions]
+                    )
+                    changed[i] = changed_call
+            what = f"{len(positions_kept)} of {counted(len(positions), 'part')} of a list"
             return search.keeps_changed(what, base.calls, changed)
 
         # A model with fewer layers uses the first ones of a cache, so try these first.
@@ -159,11 +170,11 @@ def _list_at(changed: ChangedCall, path: Path) -> Any:
     return node if node["kind"] in ("list", "tuple", "dict") else None
 
 
-def _keep_children(node: dict[str, Any], wanted: list[bool]) -> None:
+def _keep_children(node: dict[str, Any], are_wanted: list[bool]) -> None:
     """Leaves out all other children of a node."""
     for name in ("children", "keys"):
         if name in node:
-            pairs = zip(node[name], wanted, strict=True)
+            pairs = zip(node[name], are_wanted, strict=True)
             node[name] = [child for child, is_wanted in pairs if is_wanted]
 
 
@@ -185,19 +196,21 @@ def shrink_sizes(search: Search, source: Tape) -> None:
         def keeps(what: str) -> bool:
             candidate: list[Call | BuiltCall] = []
             for call in calls:
-                one = sized.get(call.number)
-                candidate.append(call if one is None or not one.is_changed else one.built())
+                sized_call = sized.get(call.number)
+                candidate.append(
+                    call if sized_call is None or not sized_call.is_changed else sized_call.built()
+                )
             return search.keeps(what, candidate)
 
         for size in _FIRST_SIZES if sized else ():
-            are_possible = [one.shrink_all(size) for one in sized.values()]
+            are_possible = [sized_call.shrink_all(size) for sized_call in sized.values()]
             if all(are_possible) and keeps(f"all sizes {size}"):
                 break
-            for one in sized.values():
-                one.undo()
-        for one in sized.values():
-            for number in one.free:
-                one.shrink(number, keeps)
+            for sized_call in sized.values():
+                sized_call.undo()
+        for sized_call in sized.values():
+            for number in sized_call.free:
+                sized_call.shrink(number, keeps)
 
 
 def _sized_calls(source: Tape, base: Tape) -> dict[int, _SizedCall]:
@@ -214,7 +227,7 @@ def _sized_calls(source: Tape, base: Tape) -> dict[int, _SizedCall]:
         whole = source.only(ignore=dropped)
     sized: dict[int, _SizedCall] = {}
     variants = whole.variants()
-    sorter = CallSorter.of(whole).agreeing(one.facts.group.layout for one in variants)
+    sorter = CallSorter.of(whole).agreeing(variant.facts.group.layout for variant in variants)
     for variant in variants:
         facts = variant.facts
         row_numbers = {facts.rows.row(i): i for i in range(len(facts.rows))}
@@ -226,9 +239,9 @@ def _sized_calls(source: Tape, base: Tape) -> dict[int, _SizedCall]:
             row = row_numbers.get(placed.row, 0)
             with suppress(TapeError):
                 rules = value_rules(facts, whole.calls.at, sorter) if rules is None else rules
-                one = _SizedCall(call, facts, sorter, row, rules)
-                if one.fits(placed.row):
-                    sized[call.number] = one
+                sized_call = _SizedCall(call, facts, sorter, row, rules)
+                if sized_call.fits(placed.row):
+                    sized[call.number] = sized_call
     return sized
 
 
@@ -261,7 +274,7 @@ class _SizedCall:
         )
         self._values = self._before = self._recorded
         self._varied = len(facts.symbols)
-        self.free = [i for i, one in enumerate(self._facts.symbols) if one.relation is None]
+        self.free = [i for i, symbol in enumerate(self._facts.symbols) if symbol.relation is None]
 
     def fits(self, row: SizeRow) -> bool:
         """Whether the symbols determine all sizes of the call."""
@@ -345,7 +358,7 @@ def _constants(facts: VariantFacts) -> list[Symbol]:
             if values and min(values) > 1:
                 columns[values].append(column)
     # First axes first: a smaller batch is more often possible than a smaller width.
-    symbols = [Symbol(same, values) for values, same in columns.items()]
+    symbols = [Symbol(columns_of_value, values) for values, columns_of_value in columns.items()]
     symbols.sort(key=lambda symbol: min(column.axis or 0 for column in symbol.columns))
     return symbols[:_MAX_CONSTANTS]
 
@@ -418,12 +431,12 @@ class _TensorValue:
         pieces = [nonzero[start : start + length] for start in range(0, len(nonzero), length)]
 
         def enough(subset: list[list[int]]) -> bool:
-            kept = {i for piece in subset for i in piece}
-            value = b"".join(one if i in kept else zero for i, one in enumerate(elements))
-            return self._keeps(f"{len(kept)} of {len(elements)} elements, and 0", value)
+            kept_elements = {i for piece in subset for i in piece}
+            value = b"".join(e if i in kept_elements else zero for i, e in enumerate(elements))
+            return self._keeps(f"{len(kept_elements)} of {len(elements)} elements, and 0", value)
 
-        left = {elements[i] for piece in without_most(pieces, enough) for i in piece}
-        for element in sorted(left)[:_MAX_FILLS]:
+        remaining = {elements[i] for piece in without_most(pieces, enough) for i in piece}
+        for element in sorted(remaining)[:_MAX_FILLS]:
             # If all elements are equal, sizes may shrink further.
             if self._keeps("one value", element * len(elements)):
                 break
@@ -471,7 +484,9 @@ class _TensorValue:
         if self._is_quantized:
             return None
         try:
-            one = bytes(torch.ones(1).to(self._dtype).view(torch.uint8).numpy())
+            one_element = bytes(torch.ones(1).to(self._dtype).view(torch.uint8).numpy())
         except (RuntimeError, TypeError, ValueError):  # torch cannot compute with this dtype
             return None
-        return one * (length // len(one)) if length % len(one) == 0 else None
+        return (
+            one_element * (length // len(one_element)) if length % len(one_element) == 0 else None
+        )

@@ -40,9 +40,9 @@ from calltape_schema.records import Manifest
 
 __all__ = [
     "Check",
+    "CheckResult",
     "CommandCheck",
     "FunctionCheck",
-    "Outcome",
     "Search",
     "TimeUpError",
     "fewest",
@@ -67,7 +67,7 @@ _EXCEPTION = re.compile(r"\b(?:\w+[.:])*\w*(?:Error|Exception|Interrupt|Exit)\b(
 """The end of a traceback, or the line of a report about a call that raised."""
 
 
-class Outcome(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of running a check.
 
     Attributes:
@@ -104,7 +104,7 @@ class CommandCheck:
         template = self.name if "{}" in self.name else f"{self.name} {{}}"
         return template.replace("{}", shlex.quote(path))
 
-    def run(self, path: str, seconds: float) -> Outcome:
+    def run(self, path: str, seconds: float) -> CheckResult:
         """Runs the command on a tape."""
         began = time.monotonic()
         with tempfile.TemporaryFile() as output:
@@ -119,7 +119,7 @@ class CommandCheck:
                     Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                return Outcome("time", seconds=time.monotonic() - began)
+                return CheckResult("time", seconds=time.monotonic() - began)
             finally:
                 with suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -128,17 +128,17 @@ class CommandCheck:
             text = output.read().decode("utf-8", "replace")
         elapsed = time.monotonic() - began
         if code == 0:
-            return Outcome("passed", seconds=elapsed)
+            return CheckResult("passed", seconds=elapsed)
         lines = [line[:_MAX_TEXT] for line in _COLOURS.sub("", text).splitlines() if line.strip()]
         if code in _UNTESTABLE:
             reasons = (f"exit code {code}", *map(normalised, lines[-1:]))
-            return Outcome("unusable", reasons, elapsed)
+            return CheckResult("unusable", reasons, elapsed)
         if code < 0 or code > _SIGNALS:
-            return Outcome("failed", (_signal_text(code),), elapsed)
+            return CheckResult("failed", (_signal_text(code),), elapsed)
         matches = map(_EXCEPTION.search, reversed(lines))
         exceptions = dict.fromkeys(normalised(match[0]) for match in matches if match is not None)
         reasons = tuple(exceptions)[:_MAX_REASONS] or (f"exit code {code}",)
-        return Outcome("failed", reasons, elapsed)
+        return CheckResult("failed", reasons, elapsed)
 
 
 class FunctionCheck:
@@ -158,7 +158,7 @@ class FunctionCheck:
         self._function = function
         self._classes = classes
 
-    def run(self, path: str, seconds: float) -> Outcome:
+    def run(self, path: str, seconds: float) -> CheckResult:
         """Runs the function on a tape in a new fork."""
         began = time.monotonic()
         try:
@@ -166,14 +166,14 @@ class FunctionCheck:
                 reason: str | None = sandbox.ask(path, seconds)
         except RunEndedError as error:
             if error.ended.end is End.LATE:
-                return Outcome("time", seconds=time.monotonic() - began)
+                return CheckResult("time", seconds=time.monotonic() - began)
             reason = f"ended by {error.ended.how}"
         except AnswerError as error:
             reason = str(error)
         elapsed = time.monotonic() - began
         if reason is None:
-            return Outcome("passed", seconds=elapsed)
-        return Outcome("failed", (reason,) if reason else (), elapsed)
+            return CheckResult("passed", seconds=elapsed)
+        return CheckResult("failed", (reason,) if reason else (), elapsed)
 
     def _reason(self, path: str) -> str | None:
         """Why a tape fails; None if it passes."""
@@ -323,7 +323,7 @@ class Search:
         if all(self._is_same(self._run(empty, "no calls")) for _ in range(2)):
             raise UsageError(f"the check also fails with no calls: {self.reason}", advice=_BY_HAND)
 
-    def _run_whole(self, path: str) -> Outcome:
+    def _run_whole(self, path: str) -> CheckResult:
         outcome = self._run(path, "the whole tape")
         if outcome.end == "unusable":
             what = "; ".join(outcome.reasons)
@@ -364,7 +364,7 @@ class Search:
         if fails:
             self.close()
             self._failing.append(path)
-            for old in [one for one in self._failing[1:-_MAX_TAPES] if one not in self._in_use]:
+            for old in [path for path in self._failing[1:-_MAX_TAPES] if path not in self._in_use]:
                 self._failing.remove(old)
                 Path(old).unlink()
         else:
@@ -379,7 +379,7 @@ class Search:
         candidate = (changed[i].built() if i in changed else call for i, call in enumerate(calls))
         return bool(changed) and self.keeps(what, candidate)
 
-    def _is_same(self, outcome: Outcome) -> bool:
+    def _is_same(self, outcome: CheckResult) -> bool:
         return outcome.end == "failed" and self.reason in outcome.reasons
 
     def confirm(self) -> int:
@@ -403,7 +403,7 @@ class Search:
             "it failed at first, and does not any more", advice="make the failure come each time"
         )
 
-    def _run(self, path: str, what: str) -> Outcome:
+    def _run(self, path: str, what: str) -> CheckResult:
         seconds = self._seconds
         if self._deadline is not None and self._failing:
             seconds = max(min(seconds, self._deadline - time.monotonic()), 0.1)
@@ -444,30 +444,30 @@ T = TypeVar("T")
 
 
 def fewest(parts: Sequence[T], enough: Callable[[list[T]], bool]) -> list[T]:
-    """A subset of which no part can be left out, by delta debugging. If one of n parts is enough,
-    it is found in about 2 log2(n) tries.
+    """A subset from which no part can be removed, by delta debugging. If one of n parts is enough,
+    finding it takes about 2 log2(n) tries.
 
     Args:
         parts: at least one part; together they are enough.
         enough: whether a subset is enough.
     """
-    kept, count = list(parts), 2
-    while len(kept) > 1:
-        bounds = [len(kept) * i // count for i in range(count + 1)]
-        pieces = [kept[a:b] for a, b in pairwise(bounds)]
-        rests = [kept[:a] + kept[b:] for a, b in pairwise(bounds)]
-        smaller = next((one for one in pieces if enough(one)), None)
+    parts_kept, count = list(parts), 2
+    while len(parts_kept) > 1:
+        bounds = [len(parts_kept) * i // count for i in range(count + 1)]
+        pieces = [parts_kept[a:b] for a, b in pairwise(bounds)]
+        rests = [parts_kept[:a] + parts_kept[b:] for a, b in pairwise(bounds)]
+        smaller = next((piece for piece in pieces if enough(piece)), None)
         if smaller is not None:
-            kept, count = smaller, 2
+            parts_kept, count = smaller, 2
             continue
-        smaller = next((one for one in rests if enough(one)), None) if count > 2 else None
+        smaller = next((piece for piece in rests if enough(piece)), None) if count > 2 else None
         if smaller is not None:
-            kept, count = smaller, max(count - 1, 2)
-        elif count >= len(kept):
+            parts_kept, count = smaller, max(count - 1, 2)
+        elif count >= len(parts_kept):
             break
         else:
-            count = min(2 * count, len(kept))
-    return kept
+            count = min(2 * count, len(parts_kept))
+    return parts_kept
 
 
 def without_most(
@@ -481,18 +481,18 @@ def without_most(
         enough: whether a subset is enough.
         tries: how often to ask at most.
     """
-    kept = list(range(len(parts)))
-    queue = [list(kept)] if parts else []
+    parts_kept = list(range(len(parts)))
+    queue = [list(parts_kept)] if parts else []
     while queue and tries > 0:
         chunk = queue.pop(0)
         left_out = set(chunk)
-        rest = [i for i in kept if i not in left_out]
+        candidates = [i for i in parts_kept if i not in left_out]
         tries -= 1
-        if enough([parts[i] for i in rest]):
-            kept = rest
+        if enough([parts[i] for i in candidates]):
+            parts_kept = candidates
         elif len(chunk) > 1:
             queue += [chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]]
-    return [parts[i] for i in kept]
+    return [parts[i] for i in parts_kept]
 
 
 def smallest_number(number: int, unit: int, enough: Callable[[int], bool]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.arguments.plan import Plan, as_call
+from calltape_analyzer.arguments.plan import ArgumentPlan, as_call
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
@@ -122,11 +122,11 @@ def under_autocast(context: Context, device: str) -> Iterator[None]:
     import torch
 
     here = device.partition(":")[0]
-    wanted = dict(context.autocast)
-    if here not in wanted and context.effective_autocast:
-        wanted[here] = context.effective_autocast[0][1]
+    dtypes = dict(context.autocast)
+    if here not in dtypes and context.effective_autocast:
+        dtypes[here] = context.effective_autocast[0][1]
     with ExitStack() as stack:
-        for kind, name in wanted.items():
+        for kind, name in dtypes.items():
             if name in _FLOATS and _is_available(kind):
                 dtype = torch_constant("dtype", name)
                 # A cache of cast weights would outlive a trace, if the caller is under autocast.
@@ -148,7 +148,8 @@ def without_autocast() -> Iterator[None]:
 
 
 def detached(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The same leaves without what gradients would be computed from, which takes memory."""
+    """The same leaves without the graph that gradients would be computed from, which takes
+    memory."""
     import torch
 
     return {
@@ -193,13 +194,13 @@ def entry_of(module: torch.nn.Module, target: Target | None) -> Callable[..., An
     is_function = target is not None and target.type == _PYTHON_MODULE
     if method in ("forward", "__call__") or (is_function and not hasattr(module, method)):
         return module
-    found = getattr(module, method, None)
-    if not callable(found):
+    function = getattr(module, method, None)
+    if not callable(function):
         raise UsageError(
             f"the calls are of {method}(), which {type(module).__name__} does not have",
             advice="pass the object that was recorded",
         )
-    entry: Callable[..., Any] = found
+    entry: Callable[..., Any] = function
     return entry
 
 
@@ -226,7 +227,7 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 def eager(
     call: Callable[..., Any],
-    plan: Plan,
+    plan: ArgumentPlan,
     sample: Sample,
     classes: ClassIndex,
     device: str,
@@ -240,7 +241,7 @@ def eager(
 
 def called(
     call: Callable[..., Any],
-    plan: Plan,
+    plan: ArgumentPlan,
     arguments: Mapping[str, Any],
     device: str,
     context: Context | None = None,

@@ -13,7 +13,7 @@ from typing import Any
 from calltape_analyzer.model.randomness import generators_held_by
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["code_of", "functions_held_by", "may_draw", "modes_named", "names_in"]
+__all__ = ["functions_held_by", "may_draw", "modes_named", "modules_of_code", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -58,12 +58,12 @@ def _is_generator(value: Any) -> bool:
 def _functions_of(target: Any) -> Iterator[FunctionType]:
     """The functions of a model, of its classes and of the modules beside them, and those that they
     hold, each once."""
-    known: set[int] = set()
+    visited: set[int] = set()
     waiting = list(_functions_beside(target))
     while waiting:
         function = waiting.pop()
-        if id(function) not in known:
-            known.add(id(function))
+        if id(function) not in visited:
+            visited.add(id(function))
             yield function
             waiting += functions_held_by(function)
 
@@ -77,25 +77,25 @@ def functions_held_by(function: FunctionType) -> Iterator[FunctionType]:
 
 
 def _functions_beside(target: Any) -> Iterator[FunctionType]:
-    known: set[int] = set()
-    for name in code_of(target):
+    visited: set[int] = set()
+    for name in modules_of_code(target):
         if name.partition(".")[0] in ("torch", "builtins"):
             continue
         for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
             parts = list(vars(value).values()) if isinstance(value, type) else [value]
             for part in parts:
                 function = getattr(part, "fget", None) or getattr(part, "__func__", part)
-                if isinstance(function, FunctionType) and id(function) not in known:
-                    known.add(id(function))
+                if isinstance(function, FunctionType) and id(function) not in visited:
+                    visited.add(id(function))
                     if not (function.__module__ or "").startswith("torch."):
                         yield function
     if isinstance(target, FunctionType):
         yield target
     for part in getattr(target, "modules", tuple)():
-        yield from (one for one in vars(part).values() if isinstance(one, FunctionType))
+        yield from (value for value in vars(part).values() if isinstance(value, FunctionType))
         for kind in type(part).__mro__:
             if not kind.__module__.startswith(("torch.", "builtins")):
-                yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
+                yield from (v for v in vars(kind).values() if isinstance(v, FunctionType))
 
 
 def names_in(code: CodeType) -> set[str]:
@@ -107,7 +107,7 @@ def names_in(code: CodeType) -> set[str]:
     return names
 
 
-def code_of(target: Any) -> dict[str, None]:
+def modules_of_code(target: Any) -> dict[str, None]:
     """The names of the modules of Python that a model is made of: its own first."""
     import torch
 

@@ -52,14 +52,14 @@ class Generators:
     def drawn_from(self) -> list[str]:
         """The generators that somebody drew from since: ``torch``, ``random``, ``numpy.random``,
         ``numpy.random.Generator``."""
-        found = (one.owner for one in self._kept if not _is_same(one.state, one.get()))
-        return list(dict.fromkeys(found))
+        owners = (g.owner for g in self._kept if not _is_same(g.state, g.get()))
+        return list(dict.fromkeys(owners))
 
     def put_back(self) -> None:
         """Puts all of them back."""
-        for one in self._kept:
-            if not _is_same(one.state, one.get()):
-                one.set(one.state)
+        for generator in self._kept:
+            if not _is_same(generator.state, generator.get()):
+                generator.set(generator.state)
 
 
 @contextlib.contextmanager
@@ -119,30 +119,34 @@ def _accesses(
         device = getattr(torch, name)
         if device.is_initialized():
             generators += device.default_generators
-    for one in generators:
-        yield "torch", one.get_state, one.set_state
-    for one in generators_held_by(module):
-        if isinstance(one, torch.Generator):
-            yield "torch", one.get_state, one.set_state
-        elif isinstance(one, random.Random):
-            yield "random", one.getstate, one.setstate
+    for generator in generators:
+        yield "torch", generator.get_state, generator.set_state
+    for generator in generators_held_by(module):
+        if isinstance(generator, torch.Generator):
+            yield "torch", generator.get_state, generator.set_state
+        elif isinstance(generator, random.Random):
+            yield "random", generator.getstate, generator.setstate
         else:
-            yield _numpy_access(one)
+            yield _numpy_access(generator)
 
 
-def _numpy_access(one: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]]:
+def _numpy_access(source: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]]:
     """The same of a Generator or RandomState of numpy, or of ``numpy.random``, which is like one.
     Unless it is a Mersenne Twister, to set None gives it some other state."""
     get: Callable[[], Any]
     put: Callable[[Any], Any]
-    if hasattr(one, "get_state"):
-        get, put = functools.partial(one.get_state, legacy=False), one.set_state
+    if hasattr(source, "get_state"):
+        get, put = functools.partial(source.get_state, legacy=False), source.set_state
         if get()["bit_generator"] == "MT19937":
             return "numpy.random", get, put
     else:
-        generator = one.bit_generator
+        generator = source.bit_generator
         get, put = lambda: generator.state, functools.partial(setattr, generator, "state")
-    return OF_NUMPY, get, lambda state: one.random(3) if state is None else put(state)
+
+    def put_state(state: Any) -> Any:
+        return source.random(3) if state is None else put(state)
+
+    return OF_NUMPY, get, put_state
 
 
 def generators_held_by(module: torch.nn.Module | None) -> Iterator[Any]:
@@ -152,7 +156,7 @@ def generators_held_by(module: torch.nn.Module | None) -> Iterator[Any]:
     kinds: tuple[Any, ...] = (torch.Generator, random.Random)
     if numpy is not None and hasattr(numpy, "random"):
         kinds += (numpy.random.Generator, numpy.random.RandomState)
-    known: set[int] = set()
+    visited: set[int] = set()
     parts = [] if module is None else list(module.modules())
     modules = dict.fromkeys(type(part).__module__ for part in parts)
     there = (n for n in modules if n in sys.modules and n.partition(".")[0] != "torch")
@@ -160,17 +164,21 @@ def generators_held_by(module: torch.nn.Module | None) -> Iterator[Any]:
     for value in (value for owner in owners for value in list(vars(owner).values())):
         # Not isinstance, which asks the objects of others. What the system draws has no state.
         is_one = issubclass(type(value), kinds) and not issubclass(type(value), random.SystemRandom)
-        if is_one and id(value) not in known:
-            known.add(id(value))
+        if is_one and id(value) not in visited:
+            visited.add(id(value))
             yield value
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(state: Any, other_state: Any) -> bool:
     """Whether two states are one."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        one, other = tuple(one.values()), tuple(other.values())
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return one.tobytes() == other.tobytes() if hasattr(one, "tobytes") else bool(one == other)
+    if isinstance(state, torch.Tensor):
+        return torch.equal(state, other_state)
+    if isinstance(state, dict):
+        state, other_state = tuple(state.values()), tuple(other_state.values())
+    if isinstance(state, tuple):
+        return len(state) == len(other_state) and all(map(_is_same, state, other_state))
+    return (
+        state.tobytes() == other_state.tobytes()
+        if hasattr(state, "tobytes")
+        else bool(state == other_state)
+    )

@@ -26,7 +26,7 @@ from calltape_analyzer.pytree.memory import storage_of
 
 __all__ = [
     "copied_from_state",
-    "in_words",
+    "number_text",
     "preserved",
     "unchanged",
     "was_written",
@@ -66,20 +66,20 @@ class Attributes:
         self._prefix = prefix
         self._part = part
         self._hooks = _hooks(part)
-        self._is_own = _is_own(type(part))
+        self._is_own_attribute = _is_own_attribute(type(part))
         self._is_of_transformers = type(part).__module__.startswith("transformers.")
-        self._before = self._now()
+        self._before = self._attributes_now()
         self._restored = {n: value for n, value in self._before.items() if self._is_kept(value)}
-        others = [(n, v) for n, v in self._before.items() if type(v) not in _IS_SIMPLE]
+        compound = [(n, v) for n, v in self._before.items() if type(v) not in _IS_SIMPLE]
         self._inside = {
             name: _inside(value)
-            for name, value in others
+            for name, value in compound
             if self._is_of_transformers and not _is_plain_value(value)
         }
         self._containers: dict[int, tuple[str, Any, list[Any]]] = {}
         self._elements = 0
         self.tensors: list[tuple[str, torch.Tensor]] = []
-        for name, value in others:
+        for name, value in compound:
             if name in self._restored:
                 self._remember(self._named(name), value, 0)
 
@@ -89,13 +89,13 @@ class Attributes:
         transformers' classes, what is in their containers and objects."""
         if _hooks(self._part) != self._hooks:
             return True
-        now = self._now()
+        now = self._attributes_now()
         changed = [name for name in {*now, *self._before} if self._differs(name, now)]
         if any(not _is_plain_value(d.get(n)) for n in changed for d in (self._before, now)):
             return True
         return any(
-            len(elements) != len(found := _inside(self._before[name]))
-            or not all(map(operator.is_, elements, found))
+            len(elements) != len(objects := _inside(self._before[name]))
+            or not all(map(operator.is_, elements, objects))
             for name, elements in self._inside.items()
         )
 
@@ -118,7 +118,7 @@ class Attributes:
             if len(elements) != len(before) or not all(map(same, before, elements)):
                 changed[name] = container
             _fill(container, before)
-        now = self._now()
+        now = self._attributes_now()
         if self._is_of_transformers:
             # Nothing but tensors and numbers may have changed; also marks and texts, if nothing
             # else did that they may be about. Swin keeps the size of its windows, which gets
@@ -133,7 +133,7 @@ class Attributes:
             if name not in now or not same(value, now[name]):
                 changed[self._named(name)] = value
             vars(self._part)[name] = value
-        removes = self._is_own or self._is_of_transformers
+        removes = self._is_own_attribute or self._is_of_transformers
         for name in now.keys() - self._before.keys() if removes else ():
             if self._is_kept(now[name]):
                 changed[self._named(name)] = None
@@ -143,9 +143,9 @@ class Attributes:
     def _differs(self, name: str, now: dict[str, Any]) -> bool:
         return name not in now or name not in self._before or now[name] is not self._before[name]
 
-    def _now(self) -> dict[str, Any]:
-        every = vars(self._part)
-        return {name: value for name, value in every.items() if name not in _OF_EVERY_MODULE}
+    def _attributes_now(self) -> dict[str, Any]:
+        attributes = vars(self._part)
+        return {name: value for name, value in attributes.items() if name not in _OF_EVERY_MODULE}
 
     def _named(self, name: str) -> str:
         return f"{self._prefix}.{name}".lstrip(".")
@@ -157,7 +157,9 @@ class Attributes:
             return _is_plain_value(value)
         if isinstance(value, _PLAIN):
             return True
-        return self._is_own and (isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value))
+        return self._is_own_attribute and (
+            isinstance(value, (*_CONTAINERS, tuple)) or _is_object(value)
+        )
 
     def _remember(self, name: str, value: Any, depth: int) -> None:
         """Remembers the elements of a value, and the tensors in it."""
@@ -242,7 +244,7 @@ def _is_of_library(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in _LIBRARIES - {"__main__"}
 
 
-def _is_own(cls: type) -> bool:
+def _is_own_attribute(cls: type) -> bool:
     if _is_of_library(cls):
         return False
     return not any(base.__module__.startswith("transformers.") for base in cls.__mro__)
@@ -296,11 +298,11 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
     registries = [(part, dict(part._parameters), dict(part._buffers)) for _, part in parts]
     parameters, buffers = _named_tensors(module)
     data = {name: (tensor.data, _memory(tensor)) for name, tensor in parameters.items()}
-    others = [pair for one in attributes for pair in one.tensors]
+    pairs = [pair for part in attributes for pair in part.tensors]
     kind = _Saving if _COMPILER in sys.modules else _SavingWithoutCompiler
-    saving = kind([*parameters.items(), *others])
+    saving = kind([*parameters.items(), *pairs])
     saving.copy(buffers.items())
-    saving.copy(others, _MAX_COPIED)
+    saving.copy(pairs, _MAX_COPIED)
     changed: dict[str, Any] = {}
     try:
         with contextlib.nullcontext() if tracing else saving:
@@ -320,9 +322,9 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
         for part, own_parameters, own_buffers in registries:
             _put_back_registry(part._parameters, own_parameters)
             _put_back_registry(part._buffers, own_buffers)
-        has_other_objects = any(one.has_other_objects for one in attributes)
-        for one in attributes:
-            changed.update(one.put_back(has_other_objects=has_other_objects))
+        has_other_objects = any(a.has_other_objects for a in attributes)
+        for part_attributes in attributes:
+            changed.update(part_attributes.put_back(has_other_objects=has_other_objects))
 
 
 def _named_tensors(
@@ -334,10 +336,10 @@ def _named_tensors(
     buffers: dict[str, torch.Tensor] = {}
     for prefix, part in module.named_modules(remove_duplicate=False):
         begin = f"{prefix}." if prefix else ""
-        for found, registry in ((parameters, part._parameters), (buffers, part._buffers)):
+        for tensors, registry in ((parameters, part._parameters), (buffers, part._buffers)):
             for name, tensor in registry.items():
                 if tensor is not None:
-                    found[begin + name] = tensor
+                    tensors[begin + name] = tensor
     return parameters, buffers
 
 
@@ -436,15 +438,15 @@ def written_by(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     schema = getattr(func, "_schema", None)  # operations of higher order have none
     if schema is None:
         return (), ()
-    found = [
+    written = [
         (i, argument.name)
         for i, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    return tuple(i for i, _ in found), tuple(name for _, name in found)
+    return tuple(i for i, _ in written), tuple(name for _, name in written)
 
 
-def in_words(value: Any) -> str:
+def number_text(value: Any) -> str:
     """A value among the state as text if it is a number; else an empty text."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type != "meta":
         value = value.item()
@@ -466,7 +468,8 @@ def copied_from_state(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dic
 
 
 def was_written(before: torch.Tensor, now: torch.Tensor) -> bool:
-    """Whether a tensor that was a copy of another one was written to, even with the same values."""
+    """Whether a tensor that was a copy of another one was written to, even if its values are the
+    same."""
     return bool(now._version) or not same(before, now)
 
 
@@ -506,7 +509,7 @@ def preserved(module: torch.nn.Module) -> Iterator[None]:
 def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
     """The containers in a model's attributes, each with a copy of its elements. The dict of
     attributes of an object that is neither a module nor a tensor is a container, too."""
-    found: dict[int, tuple[Any, Any]] = {}
+    containers: dict[int, tuple[Any, Any]] = {}
     waiting = [
         (value, 0)
         for part in module.modules()
@@ -519,12 +522,12 @@ def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
             if isinstance(value, torch.Tensor) or not has_state(value):
                 continue
             value = vars(value)
-        if id(value) in found or depth > _MAX_DEPTH:
+        if id(value) in containers or depth > _MAX_DEPTH:
             continue
         inside = list(value.values() if isinstance(value, dict) else value)
-        found[id(value)] = (value, dict(value) if isinstance(value, dict) else inside)
+        containers[id(value)] = (value, dict(value) if isinstance(value, dict) else inside)
         waiting += [(child, depth + 1) for child in inside]
-    return list(found.values())
+    return list(containers.values())
 
 
 def _put_back(container: Any, before: Any) -> None:
@@ -549,7 +552,7 @@ def _is_symbolic(value: Any) -> bool:
     kinds = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
     leaves = pytree.tree_leaves(value)
     objects = [leaf for leaf in leaves if has_state(leaf)]
-    attributes = [list(vars(one).values()) for one in objects]
+    attributes = [list(vars(value).values()) for value in objects]
     parts = leaves + pytree.tree_leaves(attributes)
     return any(
         isinstance(part, kinds) or type(part).__name__ == "FunctionalTensor" for part in parts

@@ -170,24 +170,24 @@ class InputObserver:
                 them.
             UsageError: for anything but a position, a tuple or a dict.
         """
-        stored, asked = self._stored(), index_or_args_or_kwargs
+        stored, index = self._stored(), index_or_args_or_kwargs
         graph = stored.graph
-        if asked is None:
+        if index is None:
             call = graph.representative()
-        elif isinstance(asked, int) and not isinstance(asked, bool):
-            call = stored.at(asked)
+        elif isinstance(index, int) and not isinstance(index, bool):
+            call = stored.at(index)
             graph.check(call)
-        elif isinstance(asked, tuple | Mapping):
-            call = graph.given(asked)
+        elif isinstance(index, tuple | Mapping):
+            call = graph.given(index)
         else:
             raise UsageError(
-                f"Unexpected type {type(asked)} for the arguments to complete",
+                f"Unexpected type {type(index)} for the arguments to complete",
                 advice="give a position, a tuple of arguments or a dict of them",
             )
         if flat:
             return [tensor for _, tensor, _ in graph.tensors(call)]
-        found = graph.arguments(call)
-        return found if as_args_kwargs else as_one(*found, stored.signature)
+        arguments = graph.arguments(call)
+        return arguments if as_args_kwargs else as_one(*arguments, stored.signature)
 
     def remove_inputs(self, input_names: Sequence[Key]) -> int:
         """Leaves arguments out of everything inferred from here on.
@@ -248,12 +248,14 @@ class InputObserver:
         try:
             _ = model.session  # an error of loading is not one of the first call
             for index in watched(info.returned, progress_bar):
-                given = [
+                arguments = [
                     (slot.name, slot.path, tensor, is_missing)
                     for slot, tensor, is_missing in stored.graph.tensors(stored.at(index))
                     if tensor is not None
                 ]
-                run = _PeerRun(model, given, info.outputs(index), info.unknown(index), skip_none)
+                run = _PeerRun(
+                    model, arguments, info.outputs(index), info.unknown(index), skip_none
+                )
                 row = run.row(info.call(index), atol, rtol, include_io=include_io)
                 rows.append({**row, "index": len(rows), "duration_torch": info.latency(index)})
         finally:
@@ -283,14 +285,14 @@ class InputObserver:
         if not self._segments:
             raise InferenceError("No inputs were captured", advice="record calls first")
         tapes = [segment.tape() for segment in self._segments]
-        known, registrations = self._known, _registrations()
-        is_known = known is not None and list(map(id, known[0])) == list(map(id, tapes))
-        if known is None or not is_known or known[1] != registrations:
+        before, registrations = self._known, _registrations()
+        is_known = before is not None and list(map(id, before[0])) == list(map(id, tapes))
+        if before is None or not is_known or before[1] != registrations:
             signature = Signature.of(tapes[0].target)
             removed = frozenset(map(signature.name_of, self._removed))
             stored = _Stored(tapes, signature.without(removed), self.value_if_missing)
-            self._known = known = tapes, registrations, stored
-        return known[2]
+            self._known = before = tapes, registrations, stored
+        return before[2]
 
 
 class _Stored:
@@ -328,12 +330,12 @@ class _Stored:
                 f"No stored input set for index {index}: there are {len(self.calls)} calls",
                 advice="count from 0",
             )
-        at = index % len(self.calls)
-        if at not in self._at:
-            self._at[at] = StoredCall.of(
-                self.calls[at], self._classes[at], self.signature, self._missing
+        position = index % len(self.calls)
+        if position not in self._at:
+            self._at[position] = StoredCall.of(
+                self.calls[position], self._classes[position], self.signature, self._missing
             )
-        return self._at[at]
+        return self._at[position]
 
     @cached_property
     def graph(self) -> SingleGraph:
@@ -342,26 +344,24 @@ class _Stored:
         Raises:
             InferenceError: there are none, or they cannot be.
         """
-        every = [self.at(index) for index in range(len(self.calls))]
-        if not every:
+        calls = [self.at(index) for index in range(len(self.calls))]
+        if not calls:
             raise InferenceError(
                 "No inputs were captured", advice="record at least one call of the model"
             )
-        returned = [
-            one for one, call in zip(every, self.calls, strict=True) if not has_raised(call)
-        ]
-        if returned and len(returned) < len(every):
+        returned = [s for s, call in zip(calls, self.calls, strict=True) if not has_raised(call)]
+        if returned and len(returned) < len(calls):
             # To the peer calls that raised are evidence. It refuses if one does not fit the others.
             with contextlib.suppress(InferenceError):
-                return SingleGraph(every, self.signature, self._classes[0])
-        return SingleGraph(returned or every, self.signature, self._classes[0])
+                return SingleGraph(calls, self.signature, self._classes[0])
+        return SingleGraph(returned or calls, self.signature, self._classes[0])
 
 
 def _registrations() -> object:
     """What a class flattens to may change with what is registered with torch in this process."""
     pytree = sys.modules.get("torch.utils._pytree")
-    known = dict(getattr(pytree, "SUPPORTED_NODES", {}))  # another thread may register one
-    return frozenset(zip(known, map(id, known.values()), strict=True))
+    registered = dict(getattr(pytree, "SUPPORTED_NODES", {}))  # another thread may register one
+    return frozenset(zip(registered, map(id, registered.values()), strict=True))
 
 
 class _Segment:
@@ -438,22 +438,24 @@ class _PeerRun(Run):
         Raises:
             InferenceError: the model has other inputs than the call.
         """
-        given, names = self.given, self.model.input_names
-        values = [CallValue(name, path, "tensor", i) for i, (name, path, *_) in enumerate(given)]
+        arguments, names = self.given, self.model.input_names
+        values = [
+            CallValue(name, path, "tensor", i) for i, (name, path, *_) in enumerate(arguments)
+        ]
         matched = match_inputs(names, values).items()
-        self._feeds = {name: given[value.number][2] for name, value in matched}
-        found = judge(call, self, Tolerances(rtol=rtol, atol=atol))
-        row: dict[str, Any] = {"SUCCESS": found.ok}
-        row |= {} if found.error is None else {"error": str(found.error)}
-        if found.compared and math.isfinite(found.max_abs):
+        self._feeds = {name: arguments[value.number][2] for name, value in matched}
+        verdict = judge(call, self, Tolerances(rtol=rtol, atol=atol))
+        row: dict[str, Any] = {"SUCCESS": verdict.ok}
+        row |= {} if verdict.error is None else {"error": str(verdict.error)}
+        if verdict.compared and math.isfinite(verdict.max_abs):
             relative = self._relative(rtol)
-            is_near = found.max_abs <= atol and relative <= rtol
-            row |= {"SUCCESS": found.ok and is_near, "abs": found.max_abs, "rel": relative}
+            is_near = verdict.max_abs <= atol and relative <= rtol
+            row |= {"SUCCESS": verdict.ok and is_near, "abs": verdict.max_abs, "rel": relative}
         row |= {
             "ort_duration": self.seconds,
             "n_inputs": len(names),
-            "n_none": sum(missing for _, _, _, missing in given),
-            "n_empty": sum(missing or tensor.numel() == 0 for _, _, tensor, missing in given),
+            "n_none": sum(missing for _, _, _, missing in arguments),
+            "n_empty": sum(missing or tensor.numel() == 0 for _, _, tensor, missing in arguments),
         }
         if include_io:
             row |= {
@@ -467,9 +469,9 @@ class _PeerRun(Run):
         got = self.model.run(self._feeds)
         if not self.skip_none:
             return got
-        kept = [i for i, one in enumerate(self.outputs) if one is not None]
-        got = [got[i] for i in kept] if len(got) == len(self.outputs) else got
-        self.outputs = [self.outputs[i] for i in kept]
+        numbers = [i for i, output in enumerate(self.outputs) if output is not None]
+        got = [got[i] for i in numbers] if len(got) == len(self.outputs) else got
+        self.outputs = [self.outputs[i] for i in numbers]
         return got
 
     def leaves(self, result: Any) -> Returned:
@@ -486,12 +488,14 @@ class _PeerRun(Run):
         import torch
 
         largest = 0.0
-        for ours, theirs in zip(self.outputs, self.result, strict=True):
+        for recorded, theirs in zip(self.outputs, self.result, strict=True):
             if theirs.numel():
                 wide = torch.complex128 if theirs.is_complex() else torch.float64
-                one, other = ours.cpu().to(wide), theirs.to(wide)
+                expected, got = recorded.cpu().to(wide), theirs.to(wide)
                 # Equal infinities and NaN on both sides are no difference.
-                same = (one == other) | (one.isnan() & other.isnan())
-                apart = torch.where(same, 0.0, (one - other).abs() / (one.abs() + rtol))
+                are_equal = (expected == got) | (expected.isnan() & got.isnan())
+                apart = torch.where(
+                    are_equal, 0.0, (expected - got).abs() / (expected.abs() + rtol)
+                )
                 largest = max(largest, float(apart.max()))
         return largest

@@ -26,7 +26,7 @@ from calltape_analyzer.program_source import (
     DimNames,
     check_batch,
     check_dim_names,
-    is_batch,
+    is_declared_batch,
 )
 from calltape_analyzer.pytree.caches import set_token_counters, window_leaves
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -48,7 +48,7 @@ __all__ = ["SingleGraph", "dynamic_dimensions"]
 Row: TypeAlias = "list[tuple[Argument, int] | None]"
 """Per slot the argument of a call and the number of the tensor in it; None for a gap."""
 
-_APART = (
+_KEPT_APART = (
     "record the two variants on tapes of their own; or, if the model does without the input, "
     "leave it out with remove_inputs"
 )
@@ -83,8 +83,8 @@ class SingleGraph:
             self.check(call)
         self._slots = [
             SlotSeen(argument.key, signature.name_of(argument.key), slot.path)
-            for argument, (shown, _) in zip(self._best.all, self._references, strict=True)
-            for slot in shown.slots
+            for argument, (shown_slot, _) in zip(self._best.all, self._references, strict=True)
+            for slot in shown_slot.slots
         ]
         for call in calls:
             self._add(call)
@@ -93,29 +93,29 @@ class SingleGraph:
 
     def _find_references(self, call: StoredCall) -> None:
         for i, argument in enumerate(self._in_best_order(call)):
-            known = self._references[i][0]
+            form = self._references[i][0]
             # An argument of another structure is no reference: the check reports it.
             fits = argument and (
-                not known.tensors
-                or len(argument.slots) == len(known.slots)
-                or _is_partial(known, argument)
+                not form.tensors
+                or len(argument.slots) == len(form.slots)
+                or _is_partial(form, argument)
             )
-            if argument and fits and argument.tensors > known.tensors:
+            if argument and fits and argument.tensors > form.tensors:
                 self._references[i] = (argument, call)
 
     def _add(self, call: StoredCall) -> None:
-        for slot, found in zip(self._slots, self._row(call), strict=True):
-            shape = None if found is None else found[0].shape(found[1])
-            known = next((seen for seen in slot.shapes if seen is not None), shape)
-            if shape is not None and known is not None and len(known) != len(shape):
-                before = self._calls[slot.shapes.index(known)]
+        for slot, slot_value in zip(self._slots, self._row(call), strict=True):
+            shape = None if slot_value is None else slot_value[0].shape(slot_value[1])
+            first_shape = next((seen for seen in slot.shapes if seen is not None), shape)
+            if shape is not None and first_shape is not None and len(first_shape) != len(shape):
+                before = self._calls[slot.shapes.index(first_shape)]
                 raise InferenceError(
                     f"All calls must pass tensors of the same rank: {slot.name}{slot.path} is "
-                    f"{list(known)} in {before} and {list(shape)} in {call}",
-                    advice=_APART,
+                    f"{list(first_shape)} in {before} and {list(shape)} in {call}",
+                    advice=_KEPT_APART,
                 )
             slot.shapes.append(shape)
-            slot.last = found or slot.last
+            slot.last = slot_value or slot.last
 
     def _in_best_order(self, call: StoredCall) -> list[Argument | None]:
         """The arguments of a call in the order of the best call's."""
@@ -149,21 +149,26 @@ class SingleGraph:
         )
 
     def check(self, call: StoredCall) -> None:
-        """Raises InferenceError if a call is none of this graph: one that raised may be any."""
+        """Raises InferenceError if a call does not belong to this graph, as a call that raised may
+        not."""
         self._check_structure(call)
         if call.call is None:
             return  # constants are those of the recorded calls
-        both = call.inner.keys() & self._best.inner.keys()
-        differ = {key for key in both if call.inner[key] != self._best.inner[key]}
-        constants = [(one.constants, one) for one in (self._best, call)]
+        names = call.inner.keys() & self._best.inner.keys()
+        differ = {key for key in names if call.inner[key] != self._best.inner[key]}
         if differ:
             name = min(differ)
-            constants = [({name: one.inner[name]}, one) for one in (self._best, call)]
+            constants = [{name: stored.inner[name]} for stored in (self._best, call)]
+        else:
+            constants = [dict(stored.constants) for stored in (self._best, call)]
         if differ or call.constants != self._best.constants:
-            shown = [f"{_shown(values)} in {one}" for values, one in constants]
+            shown = [
+                f"{_constants_text(values)} in {stored}"
+                for values, stored in zip(constants, (self._best, call), strict=True)
+            ]
             raise InferenceError(
                 f"Two calls were made with different constant values, {' and '.join(shown)}",
-                advice=_APART,
+                advice=_KEPT_APART,
             )
 
     def _check_structure(self, call: StoredCall) -> None:
@@ -193,11 +198,11 @@ class SingleGraph:
                     f"{what} has {counted(len(argument.slots), 'tensor')} in {call} but previously "
                     f"got {counted(len(reference.slots), 'tensor')} in {source}; inference is "
                     f"impossible in that case",
-                    advice=_APART,
+                    advice=_KEPT_APART,
                 )
             elif mapping_keys(argument.form) != mapping_keys(reference.form):
                 raise InferenceError(
-                    f"{what} has other keys in {call} than in {source}", advice=_APART
+                    f"{what} has other keys in {call} than in {source}", advice=_KEPT_APART
                 )
 
     def _row(self, call: StoredCall) -> Row:
@@ -226,13 +231,13 @@ class SingleGraph:
         """
         import torch
 
-        known: set[Key] = {argument.key for argument in self._best.all}
-        known |= set(map(self._signature.name_of, known))
-        known |= {parameter.name for parameter in self._signature.parameters}
-        check_batch(declared, known)
-        check_dim_names(names, known)
+        keys: set[Key] = {argument.key for argument in self._best.all}
+        keys |= set(map(self._signature.name_of, keys))
+        keys |= {parameter.name for parameter in self._signature.parameters}
+        check_batch(declared, keys)
+        check_dim_names(names, keys)
         dynamic = [
-            dynamic_dimensions(slot.own, is_batch(slot.key, declared, self._signature))
+            dynamic_dimensions(slot.own, is_declared_batch(slot.key, declared, self._signature))
             for slot in self._slots
         ]
         named = name_dimensions(self._slots, dynamic, names) if names else {}
@@ -244,14 +249,14 @@ class SingleGraph:
                 return None
             return {axis: named.get((i, axis), torch.export.Dim.DYNAMIC) for axis in dynamic[i]}
 
-        found = {
+        shapes = {
             self._signature.name_of(argument.key): reference.form.filled(shape, self._classes)
             for argument, (reference, _) in zip(self._best.all, self._references, strict=True)
         }
         positional = len(self._best.args)
-        leading = dict(list(found.items())[:positional])
-        rest = {name: found[name] for name in found if name not in leading}
-        values = leading | self._ordered(rest | dict.fromkeys(self._best.constants))
+        leading = dict(list(shapes.items())[:positional])
+        by_name = {name: shapes[name] for name in shapes if name not in leading}
+        values = leading | self._ordered(by_name | dict.fromkeys(self._best.constants))
         return nested(self._signature, positional, values)
 
     def _ordered(self, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,19 +265,19 @@ class SingleGraph:
 
     # --- arguments --------------------------------------------------------------------------------
 
-    def given(self, given: tuple[Any, ...] | Mapping[str, Any]) -> StoredCall:
+    def given(self, arguments: tuple[Any, ...] | Mapping[str, Any]) -> StoredCall:
         """Arguments of the caller's own, to be completed. Names of a dict that the calls do not
         have are left out, as by the peer.
 
         Raises:
             InferenceError: they have another structure.
         """
-        if not isinstance(given, tuple):
+        if not isinstance(arguments, tuple):
             names = {self._signature.name_of(argument.key) for argument in self._best.all}
-            given = {name: value for name, value in given.items() if name in names}
-        made = StoredCall.of_values(given)
-        self.check(made)
-        return made
+            arguments = {name: value for name, value in arguments.items() if name in names}
+        stored_call = StoredCall.of_values(arguments)
+        self.check(stored_call)
+        return stored_call
 
     def representative(self) -> StoredCall:
         """The call that stands for all.
@@ -284,14 +289,16 @@ class SingleGraph:
         the fewest of them, if the peers' choice would be completed with a full sliding window.
         """
         counts = len(self._best.args), len(self._best.kwargs)
-        alike = (c for c in self._calls if (len(c.args), len(c.kwargs)) == counts)
-        first = next(alike, self._best)
+        similar = (c for c in self._calls if (len(c.args), len(c.kwargs)) == counts)
+        first = next(similar, self._best)
         if not self._has_late:
             return first
         small = {
-            at: sum((s.shapes[at] or ())[axis] < 2 for s in self._slots for axis in s.dynamic)
-            for at in range(len(self._calls))
-            if all(slot.shapes[at] is not None for slot in self._slots if slot.own)
+            number: sum(
+                (s.shapes[number] or ())[axis] < 2 for s in self._slots for axis in s.dynamic
+            )
+            for number in range(len(self._calls))
+            if all(slot.shapes[number] is not None for slot in self._slots if slot.own)
         }
         if not small:
             return first
@@ -306,8 +313,10 @@ class SingleGraph:
             leaves = window_leaves(reference.node)
             windows += [slot.leaf in leaves for slot in reference.slots]
         return any(
-            found is None and is_window and not slot.dynamic
-            for found, is_window, slot in zip(self._row(call), windows, self._slots, strict=True)
+            slot_value is None and is_window and not slot.dynamic
+            for slot_value, is_window, slot in zip(
+                self._row(call), windows, self._slots, strict=True
+            )
         )
 
     def arguments(self, call: StoredCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -338,18 +347,23 @@ class SingleGraph:
         names = [slot.name for slot in self._slots]
         check_rebuilt(zip(names, tensors, strict=True), self._signature.may_lack)
         return [
-            (slot, tensor, found is None and bool(slot.own))
-            for slot, tensor, found in zip(self._slots, tensors, row, strict=True)
+            (slot, tensor, slot_value is None and bool(slot.own))
+            for slot, tensor, slot_value in zip(self._slots, tensors, row, strict=True)
         ]
 
     def present(self, call: StoredCall) -> list[Any]:
         """The tensors of a call, slot by slot. None if it has no tensor there."""
-        return [None if found is None else found[0].tensor(found[1]) for found in self._row(call)]
+        return [
+            None if slot_value is None else slot_value[0].tensor(slot_value[1])
+            for slot_value in self._row(call)
+        ]
 
     def _filled(self, row: Row, shared: dict[int, Any], start: int = 0) -> list[Any]:
         return [
-            self._filler(self._slots[start + i]) if found is None else _read(*found, shared)
-            for i, found in enumerate(row)
+            self._filler(self._slots[start + i])
+            if slot_value is None
+            else _read(*slot_value, shared)
+            for i, slot_value in enumerate(row)
         ]
 
     def _build(self, call: StoredCall) -> Iterator[Any]:
@@ -358,24 +372,30 @@ class SingleGraph:
         shared: dict[int, Any] = {}
         for reference, _ in self._references:
             end = start + len(reference.slots)
-            own = row[start:end]
+            slot_values = row[start:end]
             has_gap = any(
-                found is None and slot.own
-                for found, slot in zip(own, self._slots[start:end], strict=True)
+                slot_value is None and slot.own
+                for slot_value, slot in zip(slot_values, self._slots[start:end], strict=True)
             )
-            passed = next((found[0] for found in own if found is not None), None)
+            passed = next(
+                (slot_value[0] for slot_value in slot_values if slot_value is not None), None
+            )
             if not has_gap and passed is None:
                 # Constants, and containers that are empty in every call.
                 yield reference.value({})
-            elif not has_gap and passed is not None and _alike(passed.form, reference.form):
+            elif (
+                not has_gap
+                and passed is not None
+                and _have_one_structure(passed.form, reference.form)
+            ):
                 yield passed.value(shared)
             else:
-                filled = self._filled(own, shared, start)
+                filled = self._filled(slot_values, shared, start)
                 places = zip(reference.slots, filled, strict=True)
-                made = reference.build({s.leaf: t for s, t in places if s.leaf is not None})
+                rebuilt = reference.build({s.leaf: t for s, t in places if s.leaf is not None})
                 if reference.call is not None:
-                    set_token_counters(made)
-                yield made
+                    set_token_counters(rebuilt)
+                yield rebuilt
             start = end
 
     @staticmethod
@@ -399,7 +419,7 @@ def _read(argument: Argument, leaf: int, shared: dict[int, Any]) -> Any:
     return shared[leaf]
 
 
-def _shown(constants: Mapping[str, Any]) -> str:
+def _constants_text(constants: Mapping[str, Any]) -> str:
     """Constants for people; a text that does not look like a name is not shown."""
     return f"{{{', '.join(f'{name!r}: {shown_constant(v)}' for name, v in constants.items())}}}"
 
@@ -423,8 +443,8 @@ def _attribute_paths(argument: Argument) -> list[str] | None:
     for path, below in nodes_with_paths(node, "argument"):
         if isinstance(below, TensorNode):
             by_leaf.setdefault(below.leaf, path)
-    own = [by_leaf[slot.leaf] for slot in argument.slots if slot.leaf in by_leaf]
-    return own if len(own) == len(argument.slots) == len(set(own)) else None
+    slots = [by_leaf[slot.leaf] for slot in argument.slots if slot.leaf in by_leaf]
+    return slots if len(slots) == len(argument.slots) == len(set(slots)) else None
 
 
 def _leaves(argument: Argument | None, reference: Argument) -> Row:
@@ -441,21 +461,21 @@ def _leaves(argument: Argument | None, reference: Argument) -> Row:
     by_path = {slot.path: slot for slot in argument.slots}
     paths = [slot.path for slot in reference.slots]
     # Two calls may have inserted the keys of a dict in different order.
-    own = map(by_path.get, paths) if by_path.keys() == set(paths) else argument.slots
-    return [leaf(slot) for slot in own]
+    slots = map(by_path.get, paths) if by_path.keys() == set(paths) else argument.slots
+    return [leaf(slot) for slot in slots]
 
 
-def _alike(one: FlatTree, other: FlatTree) -> bool:
+def _have_one_structure(first: FlatTree, second: FlatTree) -> bool:
     """Whether two forms nest in the same way. Keys of a dict may stand in any order."""
-    if one.kind != other.kind or len(one.children) != len(other.children):
+    if first.kind != second.kind or len(first.children) != len(second.children):
         return False
-    pairs = zip(one.children, other.children, strict=True)
-    if one.kind == "dict":
-        children = dict(zip(one.keys, one.children, strict=True))
-        if set(children) != set(other.keys):
+    pairs = zip(first.children, second.children, strict=True)
+    if first.kind == "dict":
+        children = dict(zip(first.keys, first.children, strict=True))
+        if set(children) != set(second.keys):
             return False
-        pairs = ((children[k], c) for k, c in zip(other.keys, other.children, strict=True))  # type: ignore[assignment]
-    return all(_alike(a, b) for a, b in pairs)
+        pairs = ((children[k], c) for k, c in zip(second.keys, second.children, strict=True))  # type: ignore[assignment]
+    return all(_have_one_structure(a, b) for a, b in pairs)
 
 
 Dimension: TypeAlias = "tuple[int, int]"
@@ -463,8 +483,8 @@ Dimension: TypeAlias = "tuple[int, int]"
 
 
 def dynamic_dimensions(shapes: Sequence[Shape], set_batch_dimension: bool = False) -> list[int]:
-    """The axes of which several shapes of one tensor have more than one size; with
-    ``set_batch_dimension`` axis 0 in any case.
+    """The axes on which the shapes of one tensor differ; with ``set_batch_dimension`` always axis 0
+    too.
 
     Raises:
         InferenceError: the shapes differ in rank.
@@ -514,9 +534,13 @@ class _Equal:
     members: list[Dimension] = field(default_factory=list)
 
     def takes(self, usual: str | None, sizes: Mapping[int, int]) -> bool:
-        both = self.sizes.keys() & sizes.keys()
+        call_numbers = self.sizes.keys() & sizes.keys()
         is_named_alike = self.usual is None or usual is None or self.usual == usual
-        return bool(both) and is_named_alike and all(self.sizes[i] == sizes[i] for i in both)
+        return (
+            bool(call_numbers)
+            and is_named_alike
+            and all(self.sizes[i] == sizes[i] for i in call_numbers)
+        )
 
 
 def name_dimensions(
@@ -536,25 +560,25 @@ def name_dimensions(
     dimensions = [(i, axis) for i, axes in enumerate(dynamic) for axis in axes]
     arguments = {slot.name for slot in slots}
     named: dict[Dimension, str] = {}
-    taken = UniqueNames()
+    dimension_names = UniqueNames()
     groups = _equal(slots, dimensions, arguments)
     if isinstance(names, Mapping):
         for i, axis in dimensions:
-            given = names.get(slots[i].name, names.get(slots[i].key, {}))
-            if axis in given:
-                named[i, axis] = given[axis]
+            given_names = names.get(slots[i].name, names.get(slots[i].key, {}))
+            if axis in given_names:
+                named[i, axis] = given_names[axis]
         apart: dict[tuple[str, int], list[Dimension]] = {}
         for i, axis in dimensions:
             if (i, axis) not in named:
                 apart.setdefault((slots[i].name, axis), []).append((i, axis))
-        groups = [one for own in apart.values() for one in _equal(slots, own, arguments)]
+        groups = [m for members in apart.values() for m in _equal(slots, members, arguments)]
     for group in groups:
         usual = None if isinstance(names, Mapping) else group.usual
         i, axis = group.members[0]
         short = own_dimension_name(slots[i].name, "", axis)
-        free = [name for name in (usual, short) if name and name not in taken.names]
+        free = [name for name in (usual, short) if name and name not in dimension_names.names]
         whole = own_dimension_name(slots[i].name, slots[i].path, axis)
-        named |= dict.fromkeys(group.members, taken.add(free[0] if free else whole))
+        named |= dict.fromkeys(group.members, dimension_names.add(free[0] if free else whole))
     return named
 
 
@@ -566,8 +590,8 @@ def _equal(
     for i, axis in dimensions:
         slot = slots[i]
         usual = usual_dimension_name(slot.name, slot.path, len(slot.own[0]), axis, arguments)
-        sizes = {at: shape[axis] for at, shape in enumerate(slot.shapes) if shape is not None}
-        group = next((one for one in groups if one.takes(usual, sizes)), None)
+        sizes = {n: shape[axis] for n, shape in enumerate(slot.shapes) if shape is not None}
+        group = next((candidate for candidate in groups if candidate.takes(usual, sizes)), None)
         if group is None:
             groups.append(group := _Equal())
         group.usual = group.usual or usual

@@ -82,8 +82,8 @@ class Argument:
         """One tensor, read or copied anew, because an export may leave marks on it; without its
         gradient's history, and on the device that it was on."""
         if self.given is not None:
-            given = self.given.tensors[leaf]
-            return as_before(as_numbers(given.detach()).clone(), given)
+            given_tensor = self.given.tensors[leaf]
+            return as_before(as_numbers(given_tensor.detach()).clone(), given_tensor)
         assert self.call is not None
         tensor = self.call.tensor("inputs", leaf)
         if isinstance(tensor, Placeholder):
@@ -110,11 +110,11 @@ class Argument:
         Args:
             shared: the tensors of the call that were read so far, by number.
         """
-        own = {} if self.call is None else shared
+        memo = {} if self.call is None else shared
         for slot in self.slots:
-            if slot.leaf is not None and slot.leaf not in own:
-                own[slot.leaf] = self.tensor(slot.leaf)
-        return self.build(own)
+            if slot.leaf is not None and slot.leaf not in memo:
+                memo[slot.leaf] = self.tensor(slot.leaf)
+        return self.build(memo)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +189,8 @@ class StoredCall:
                 named[name] = Argument(name, node, flattener.flatten(node), call, facts)
         _add_missing(args, named, signature, value_if_missing)
         complete = signature.complete
-        args = [one for one in args if complete.name_at(int(one.key)) not in signature.removed]
-        args = [replace(one, key=i) for i, one in enumerate(args)]
+        args = [a for a in args if complete.name_at(int(a.key)) not in signature.removed]
+        args = [replace(argument, key=i) for i, argument in enumerate(args)]
         kwargs = {
             name: named[name]
             for name in _in_order(signature, named)
@@ -202,23 +202,23 @@ class StoredCall:
             for slot in argument.slots
             if argument.call is not None and _is_scalar(slot.node)
         }
-        kept = {
+        kwargs_kept = {
             name: constants[name]
             for name in _in_order(signature, constants)
             if signature.is_constant(name, constants[name])
         }
-        return cls(tuple(args), kwargs, kept, inner, call)
+        return cls(tuple(args), kwargs, kwargs_kept, inner, call)
 
     @classmethod
-    def of_values(cls, given: tuple[Any, ...] | Mapping[str, Any]) -> StoredCall:
+    def of_values(cls, arguments: tuple[Any, ...] | Mapping[str, Any]) -> StoredCall:
         """Arguments of the caller of an inference: a tuple of positional ones, or a dict by name.
         Scalars are left out, because constants are those of the recorded calls."""
-        if isinstance(given, tuple):
-            args = tuple(Argument.of_value(i, value) for i, value in enumerate(given))
+        if isinstance(arguments, tuple):
+            args = tuple(Argument.of_value(i, value) for i, value in enumerate(arguments))
             return cls(args, {}, {}, {})
         kwargs = {
             name: Argument.of_value(name, value)
-            for name, value in given.items()
+            for name, value in arguments.items()
             if value is not None and not isinstance(value, int | float | str)
         }
         return cls((), kwargs, {}, {})
@@ -400,10 +400,10 @@ class ObserverInfo:
             return []
         form = Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root)
         leaves = (slot.leaf for slot in form.slots())
-        found: list[Any] = [
+        outputs: list[Any] = [
             None if leaf is None else call.tensor("outputs", leaf) for leaf in leaves
         ]
-        return [one.detach() if hasattr(one, "detach") else one for one in found]
+        return [output.detach() if hasattr(output, "detach") else output for output in outputs]
 
     def call(self, index: int) -> Call:
         """One call."""
@@ -424,7 +424,7 @@ class ObserverInfo:
 
     def _candidate(self, index: int) -> InputCandidate:
         stored, shared = self._stored(index), dict[int, Any]()
-        args = tuple(one.value(shared) for one in stored.args)
-        kwargs = {name: one.value(shared) for name, one in stored.kwargs.items()}
+        args = tuple(argument.value(shared) for argument in stored.args)
+        kwargs = {name: argument.value(shared) for name, argument in stored.kwargs.items()}
         constants = dict(stored.constants)
         return InputCandidate(args, kwargs, False, constants, aligned=lambda: self._aligned(index))

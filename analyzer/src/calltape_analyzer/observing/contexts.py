@@ -24,7 +24,7 @@ CONTEXT = "(context)"
 Mode = Literal["grad", "inference", "training"]
 FLOAT = "float32"
 """The default dtype of torch, if nobody has set another."""
-_MOST = 5
+_MAX_NAMED = 5
 _KINDS = frozenset({"cpu", "cuda", "xpu", "mps"})
 """Where a call without tensors may run."""
 
@@ -66,13 +66,14 @@ class Context:
                 was, which nobody has noted.
             modes: those that separate calls.
         """
-        found = recorded or _DEFAULT
-        types = {_type(one) for one in devices}
-        pairs = tuple(sorted((one.device, one.dtype) for one in found.autocast))
+        context = recorded or _DEFAULT
+        types = {_type(device) for device in devices}
+        pairs = tuple(sorted((autocast.device, autocast.dtype) for autocast in context.autocast))
         effective = tuple(pair for pair in pairs if not types or pair[0] in types)
         return cls(
-            pairs, effective, found.grad, found.inference, frozenset(modes), found.default_dtype,
-            found.training,
+            pairs, effective, context.grad, context.inference, frozenset(modes),
+            context.default_dtype,
+            context.training,
         )  # fmt: skip
 
     @classmethod
@@ -82,8 +83,8 @@ class Context:
         import torch
 
         types = {_type(device) for device in devices} or _KINDS
-        on = sorted(one for one in types if _is_on(one))
-        pairs = tuple((one, _name(torch.get_autocast_dtype(one))) for one in on)
+        on = sorted(device for device in types if _is_on(device))
+        pairs = tuple((device, _name(torch.get_autocast_dtype(device))) for device in on)
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         dtype = _name(torch.get_default_dtype())
         return cls(pairs, pairs, grad, inference, frozenset(modes), dtype)
@@ -94,14 +95,14 @@ class Context:
         casts = tuple(
             Autocast(device=device, dtype=dtype) for device, dtype in self.effective_autocast
         )
-        found = CallContext(
+        context = CallContext(
             autocast=casts,
             grad=self.grad,
             inference=self.inference,
             default_dtype=self.dtype,
             training=self.training,
         )
-        return None if found == _DEFAULT else found
+        return None if context == _DEFAULT else context
 
     @property
     def key(self) -> tuple[tuple[str, Hashable], ...]:
@@ -115,15 +116,15 @@ class Context:
 
     def words(self) -> str | None:
         """For people: ``autocast cpu bfloat16, no_grad``; None for torch's defaults."""
-        found = [f"autocast {device} {dtype}" for device, dtype in self.autocast]
-        found += [self.dtype_in_words()] if self.dtype != FLOAT else []
+        words = [f"autocast {device} {dtype}" for device, dtype in self.autocast]
+        words += [self.dtype_in_words()] if self.dtype != FLOAT else []
         if self.inference:
-            found.append("inference_mode")
+            words.append("inference_mode")
         if self.grad == self.inference:
-            found.append("gradients" if self.grad else "no_grad")
+            words.append("gradients" if self.grad else "no_grad")
         if self.training:
-            found.append("training")
-        return ", ".join(found) or None
+            words.append("training")
+        return ", ".join(words) or None
 
     def separating(self, other: Context | None = None) -> str:
         """What of it separates calls, in words: ``no autocast``, ``autocast cpu bfloat16, no
@@ -132,21 +133,21 @@ class Context:
         Args:
             other: of calls that it is told apart from.
         """
-        found = [self.autocast_in_words()] if self.effective_autocast or self.modes else []
+        words = [self.autocast_in_words()] if self.effective_autocast or self.modes else []
         if self.dtype != (FLOAT if other is None else other.dtype):
-            found.append(self.dtype_in_words())
-        return some_of(found, _MOST) or "no autocast"
+            words.append(self.dtype_in_words())
+        return some_of(words, _MAX_NAMED) or "no autocast"
 
     def autocast_in_words(self) -> str:
         """Autocast, and the modes that the model asks for: ``no autocast``."""
-        found = [f"autocast {device} {dtype}" for device, dtype in self.effective_autocast]
+        words = [f"autocast {device} {dtype}" for device, dtype in self.effective_autocast]
         if "grad" in self.modes:
-            found.append("gradients" if self.grad else "no gradients")
+            words.append("gradients" if self.grad else "no gradients")
         if "inference" in self.modes:
-            found.append("inference mode" if self.inference else "no inference mode")
+            words.append("inference mode" if self.inference else "no inference mode")
         if "training" in self.modes:
-            found.append("training mode" if self.training else "evaluation mode")
-        return some_of(found, _MOST) or "no autocast"
+            words.append("training mode" if self.training else "evaluation mode")
+        return some_of(words, _MAX_NAMED) or "no autocast"
 
     def dtype_in_words(self) -> str:
         """``default dtype float64``."""

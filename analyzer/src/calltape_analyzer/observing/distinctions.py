@@ -121,29 +121,32 @@ _PLAIN = (bool, int, float, str)
 
 def difference_of(group: Group, placed: SortedCall) -> str:
     """In what a call differs from the calls of a group, in words."""
-    own, live = group.layout.context, placed.layout.context
-    if own.key != live.key:
-        return (
-            f"it is called with {live.separating(own)}; the program is for {own.separating(live)}"
-        )
+    recorded, live = group.layout.context, placed.layout.context
+    if recorded.key != live.key:
+        given, wanted = live.separating(recorded), recorded.separating(live)
+        return f"it is called with {given}; the program is for {wanted}"
     if other_arguments := _other_arguments(group, placed):
         return other_arguments
     ours, theirs = dict(group.layout.keys), dict(placed.layout.keys)
     for name, key in ours.items():
         if theirs[name] != key:
             nodes = group.layout.nodes[name], placed.layout.nodes[name]
-            found = _unlike(name, *nodes, _value_in(placed)) or _other_class(group, placed, name)
-            return found or f"{name} has another structure"
+            difference = _unlike(name, *nodes, _value_in(placed)) or _other_class(
+                group, placed, name
+            )
+            return difference or f"{name} has another structure"
     places = group.layout.tensors
-    for place, known, facts in zip(places, group.key.facts, placed.key.facts, strict=False):
-        if known != facts:
-            return f"{place} is {facts.unlike(known)}"
+    for place, recorded_facts, facts in zip(
+        places, group.key.facts, placed.key.facts, strict=False
+    ):
+        if recorded_facts != facts:
+            return f"{place} is {facts.unlike(recorded_facts)}"
     if group.key.shared != placed.key.shared:
         return _other_memory(group, placed)
-    given = dict(zip(group.layout.others, placed.constants, strict=False))
-    for place, known in group.fixed():
-        if typed_constant(known) != typed_constant(given.get(place)):
-            shown, usual = shown_constant(given.get(place)), shown_constant(known)
+    values = dict(zip(group.layout.others, placed.constants, strict=False))
+    for place, constant in group.fixed():
+        if typed_constant(constant) != typed_constant(values.get(place)):
+            shown, usual = shown_constant(values.get(place)), shown_constant(constant)
             return f"{place} is {shown}, not {usual if usual != shown else 'the recorded one'}"
     if list(ours) != list(theirs):
         return "the keyword arguments come in another order than in the recorded calls"
@@ -151,14 +154,16 @@ def difference_of(group: Group, placed: SortedCall) -> str:
 
 
 def _other_arguments(group: Group, placed: SortedCall) -> str | None:
-    """The arguments that a call has and a group has not, or the other way round; None if they have
-    the same. One that is left out has its default, if that is a value to compare with."""
+    """The arguments that a call has and a group lacks, or vice versa; None if both have the same.
+    An argument that is left out has its default, if that is a value to compare with."""
     ours, theirs, signature = group.layout.nodes, placed.layout.nodes, placed.signature
     if signature.variadic_positional is not None:
-        known, given = (sum(map(signature.is_of_variadic, names)) for names in (ours, theirs))
-        if known != given:
+        recorded_members, given_members = (
+            sum(map(signature.is_of_variadic, names)) for names in (ours, theirs)
+        )
+        if recorded_members != given_members:
             name = signature.variadic_positional[0]
-            return f"*{name} has {counted(given, 'argument')}, not {known}"
+            return f"*{name} has {counted(given_members, 'argument')}, not {recorded_members}"
 
     def default_of(name: str) -> str | None:
         default = getattr(signature.by_name.get(name), "default", None)
@@ -188,21 +193,21 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _other_memory(group: Group, placed: SortedCall) -> str:
-    """What is one object, or shares memory, in a call and not in a group, or the other way
-    round."""
+    """Which arguments are one object, or share memory, in the call but not in the group, or vice
+    versa."""
     places, ours, theirs = group.layout.tensors, group.key.shared, placed.key.shared
-    pair = next((one for one in theirs if one not in ours), None)
+    pair = next((pair for pair in theirs if pair not in ours), None)
     if pair is not None:
         return f"{pair.text(places)}, unlike in the recorded calls"
-    pair = next(one for one in ours if one not in theirs)
+    pair = next(pair for pair in ours if pair not in theirs)
     return f"{pair.text(places, negated=True)}, unlike in the recorded calls"
 
 
 def _value_in(placed: SortedCall) -> Value:
     layout = placed.layout
     ints = iter(placed.row.ints)
-    others = iter(placed.constants)
-    values = [next(ints if place.is_int else others, None) for place in layout.scalars]
+    constants = iter(placed.constants)
+    values = [next(ints if place.is_int else constants, None) for place in layout.scalars]
     return values.__getitem__
 
 
@@ -213,36 +218,38 @@ Value = Callable[[int], Any]
 """Gives the value of a scalar by its number."""
 
 
-def _unlike(path: str, known: Node, given: Node, value: Value) -> str | None:
+def _unlike(path: str, recorded: Node, given: Node, value: Value) -> str | None:
     """What is not alike about an argument; None if everything that has words is.
 
     Args:
         path: where it is.
-        known: of the recorded calls.
+        recorded: of the recorded calls.
         given: of a call.
         value: of its scalars.
     """
-    ours, theirs = _kind_of(known), _shown(given, value)
-    if type(known) is not type(given) or ours != _kind_of(given):
+    ours, theirs = _kind_of(recorded), _value_text(given, value)
+    if type(recorded) is not type(given) or ours != _kind_of(given):
         return f"{path} is {theirs}, not {ours}"
-    if isinstance(known, DictNode) and isinstance(given, DictNode):
-        before, now = set(map(_typed, known.keys)), set(map(_typed, given.keys))
+    if isinstance(recorded, DictNode) and isinstance(given, DictNode):
+        before, now = set(map(_typed, recorded.keys)), set(map(_typed, given.keys))
         if before != now:
             lacking, more = sorted(before - now), sorted(now - before)
             verb, keys = ("has no key", lacking) if lacking else ("has the key", more)
             return f"{path} {verb} {keys[0][1]:.{_MAX_NAMES}}, unlike in the recorded calls"
         by_key = dict(zip(map(_typed, given.keys), given.children, strict=True))
-        pairs = [(k, a, by_key[_typed(k)]) for k, a in zip(known.keys, known.children, strict=True)]
-        found = _first(path, pairs, value)
-        if found is None and list(map(_typed, known.keys)) != list(map(_typed, given.keys)):
+        pairs = [
+            (k, a, by_key[_typed(k)]) for k, a in zip(recorded.keys, recorded.children, strict=True)
+        ]
+        difference = _first(path, pairs, value)
+        if difference is None and list(map(_typed, recorded.keys)) != list(map(_typed, given.keys)):
             return f"{path} has its keys in another order than in the recorded calls"
-        return found
-    ours_by, theirs_by = dict(named_children(known)), dict(named_children(given))
+        return difference
+    ours_by, theirs_by = dict(named_children(recorded)), dict(named_children(given))
     if len(ours_by) != len(theirs_by):
         return f"{path} has {counted(len(theirs_by), 'item')}, not {len(ours_by)}"
     if ours_by.keys() != theirs_by.keys():
         return None
-    return _first(path, [(label, one, theirs_by[label]) for label, one in ours_by.items()], value)
+    return _first(path, [(label, node, theirs_by[label]) for label, node in ours_by.items()], value)
 
 
 def _other_class(group: Group, placed: SortedCall, name: str) -> str | None:
@@ -255,15 +262,15 @@ def _other_class(group: Group, placed: SortedCall, name: str) -> str | None:
         }
         for layout in (group.layout, placed.layout)
     )
-    for number, own in ours.items():
-        if number in theirs and theirs[number] != own:
-            return f"{group.layout.scalars[number]} is of class {theirs[number]}, not {own}"
+    for number, leaf in ours.items():
+        if number in theirs and theirs[number] != leaf:
+            return f"{group.layout.scalars[number]} is of class {theirs[number]}, not {leaf}"
     return None
 
 
 def _first(path: str, pairs: Sequence[tuple[Any, Node, Node]], value: Value) -> str | None:
-    found = (_unlike(f"{path}.{label!s:.{_MAX_NAMES}}", a, b, value) for label, a, b in pairs)
-    return next(filter(None, found), None)
+    differences = (_unlike(f"{path}.{label!s:.{_MAX_NAMES}}", a, b, value) for label, a, b in pairs)
+    return next(filter(None, differences), None)
 
 
 def _typed(key: Any) -> tuple[str, str]:
@@ -293,7 +300,7 @@ def _kind_of(node: Node) -> str:
     return f"a {_short(name)}" if is_container else f"an object of {_short(name)}"
 
 
-def _shown(node: Node, value: Value) -> str:
+def _value_text(node: Node, value: Value) -> str:
     return shown_constant(value(node.scalar)) if isinstance(node, ScalarNode) else _kind_of(node)
 
 

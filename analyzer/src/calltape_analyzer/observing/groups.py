@@ -72,15 +72,15 @@ class GroupKey(NamedTuple):
         """Whether this key stands for all calls of another one, which has the value of every
         constant."""
         return self._differs_in_constants_only(other) and all(
-            own is None or own == given
-            for own, given in zip(self.constants, other.constants, strict=True)
+            constant is None or constant == other_constant
+            for constant, other_constant in zip(self.constants, other.constants, strict=True)
         )
 
     def overlaps(self, other: GroupKey) -> bool:
         """Whether a call can be of both keys."""
         return self._differs_in_constants_only(other) and all(
-            own is None or given is None or own == given
-            for own, given in zip(self.constants, other.constants, strict=True)
+            constant is None or other_constant is None or constant == other_constant
+            for constant, other_constant in zip(self.constants, other.constants, strict=True)
         )
 
     def _differs_in_constants_only(self, other: GroupKey) -> bool:
@@ -118,9 +118,9 @@ class TensorFacts(NamedTuple):
     def unlike(self, other: TensorFacts) -> str:
         """In what it differs from another one: ``float16, not int64, and of rank 3, not 2``."""
         words = [
-            f"{word}{own}, not {known}"
-            for word, own, known in zip(_WORDS, self, other, strict=True)
-            if own != known
+            f"{word}{fact}, not {other_fact}"
+            for word, fact, other_fact in zip(_WORDS, self, other, strict=True)
+            if fact != other_fact
         ]
         return ", and ".join(words)
 
@@ -165,8 +165,8 @@ class Group:
         return ((place, value) for place, typed, value in self._constants() if typed is not None)
 
     def _constants(self) -> Iterator[tuple[LeafPath, tuple[str, str] | None, Any]]:
-        every = zip(self.layout.others, self.constants, strict=True)
-        shown = ((place, value) for place, value in every if not place.private)
+        constants = zip(self.layout.others, self.constants, strict=True)
+        shown = ((place, value) for place, value in constants if not place.private)
         for (place, value), typed in zip(shown, self.key.constants, strict=True):
             yield place, typed, value
 
@@ -210,12 +210,12 @@ class Group:
 
 
 def _added(
-    one: tuple[Counter[str], ...], other: tuple[Counter[str], ...]
+    first: tuple[Counter[str], ...], second: tuple[Counter[str], ...]
 ) -> tuple[Counter[str], ...]:
     """The sums of counts per tensor. A group without calls has none."""
-    if not one or not other:
-        return tuple(map(Counter, one or other))
-    return tuple(a + b for a, b in zip(one, other, strict=True))
+    if not first or not second:
+        return tuple(map(Counter, first or second))
+    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 class SortedCall(NamedTuple):
@@ -257,7 +257,7 @@ Constants = tuple["tuple[str, str] | None", ...]
 """Type and ``repr`` of each scalar of a call that is not an int."""
 
 
-def switches_of(calls: Collection[Constants], places: Collection[int], every: int) -> set[int]:
+def switches_of(calls: Collection[Constants], places: Collection[int], all_calls: int) -> set[int]:
     """The numbers of the texts that are switches, and of what never varied.
 
     A switch has at most 8 values, each of which comes twice on average; texts must be short,
@@ -267,7 +267,7 @@ def switches_of(calls: Collection[Constants], places: Collection[int], every: in
     Args:
         calls: the combinations of constants that calls have; None stands for too many values.
         places: the numbers of the constants that may be switches.
-        every: how many calls there were.
+        all_calls: how many calls there were.
     """
     values = {i: {constants[i] for constants in calls} for i in places}
     chosen = {i for i in places if len(values[i]) == 1 and None not in values[i]}
@@ -279,10 +279,10 @@ def switches_of(calls: Collection[Constants], places: Collection[int], every: in
             break
         together: dict[Any, int] = {}
         parts = [
-            together.setdefault((at, constants[i]), len(together))
-            for at, constants in zip(part, every_call, strict=True)
+            together.setdefault((place, constants[i]), len(together))
+            for place, constants in zip(part, every_call, strict=True)
         ]
-        if len(together) <= _MAX_COMBINATIONS and 2 * len(together) <= every:
+        if len(together) <= _MAX_COMBINATIONS and 2 * len(together) <= all_calls:
             chosen.add(i)
             part = parts
     return chosen
@@ -306,13 +306,13 @@ def may_be_switch(text: str) -> bool:
 
 
 def looks_like_name(text: str) -> bool:
-    """Whether a text is shown to people as it is."""
+    """Whether a text may be shown to people, because it looks like a name in code."""
     return _NAME.fullmatch(text) is not None
 
 
 def shown_constant(value: Any) -> str:
-    """A constant for people. A text that looks like a name is shown; of other texts only the length
-    is, because they may be private."""
+    """A constant for people. A text is shown if it looks like a name; otherwise only its length is,
+    because it may be private."""
     if isinstance(value, bytes):
         return f"{len(value)} byte{'' if len(value) == 1 else 's'}"
     if isinstance(value, str) and not looks_like_name(value):
@@ -361,38 +361,40 @@ class _Structure:
             self.many |= many
             for i in many:
                 self.values[i] = {None}
-            self.parts = {group.key: group for group in self._without(self.many)}
+            self.parts = {group.key: group for group in self._without_constants(self.many)}
         return self.parts[key.without(self.many)]
 
-    def _without(self, places: frozenset[int]) -> Iterator[Group]:
-        alike: dict[GroupKey, list[Group]] = {}
+    def _without_constants(self, places: frozenset[int]) -> Iterator[Group]:
+        groups_by_key: dict[GroupKey, list[Group]] = {}
         for key, group in self.parts.items():
-            alike.setdefault(key.without(places), []).append(group)
-        return (_together(groups, key) for key, groups in alike.items())
+            groups_by_key.setdefault(key.without(places), []).append(group)
+        return (_merged_groups(groups, key) for key, groups in groups_by_key.items())
 
     @property
     def calls(self) -> int:
         return sum(part.calls for part in self.parts.values())
 
-    def groups(self, every: int) -> Iterator[Group]:
+    def groups(self, all_calls: int) -> Iterator[Group]:
         """The calls, divided by the texts and floats that are switches.
 
         Args:
-            every: how many calls there are with this counter key.
+            all_calls: how many calls there are with this counter key.
         """
         some = next(iter(self.parts.values()))
         calls = [part.key.constants for part in self.parts.values()]
         places = set(range(len(some.key.constants)))
-        yield from self._without(frozenset(places - switches_of(calls, places, every)))
+        yield from self._without_constants(
+            frozenset(places - switches_of(calls, places, all_calls))
+        )
 
 
-def _together(groups: list[Group], key: GroupKey) -> Group:
+def _merged_groups(groups: list[Group], key: GroupKey) -> Group:
     """Groups as one. They are merged pair by pair, so that each call is copied a few times only,
     however many groups there are."""
     while len(groups) > 1:
         pairs = zip(groups[::2], groups[1::2], strict=False)
         odd = groups[-1:] if len(groups) % 2 else []
-        groups = [*(one.merge(other, key) for one, other in pairs), *odd]
+        groups = [*(group.merge(other, key) for group, other in pairs), *odd]
     return replace(groups[0], key=key)
 
 
@@ -425,12 +427,14 @@ class Observations:
     @cached_property
     def groups(self) -> dict[GroupKey, Group]:
         """The calls by the key of their group, once all of them were counted."""
-        here: Counter[Hashable] = Counter()
-        for known in self.structures.values():
-            here[known.counter_key] += known.calls
-        every = here | self.counted_calls
-        found = (known.groups(every[known.counter_key]) for known in self.structures.values())
-        return {group.key: group for groups in found for group in groups}
+        calls_on_tape: Counter[Hashable] = Counter()
+        for structure in self.structures.values():
+            calls_on_tape[structure.counter_key] += structure.calls
+        all_calls = calls_on_tape | self.counted_calls
+        groups_of_structures = (
+            s.groups(all_calls[s.counter_key]) for s in self.structures.values()
+        )
+        return {group.key: group for groups in groups_of_structures for group in groups}
 
     def with_counters(
         self, counters: TrafficCounters, signature: Signature, renamed: Renamed = str
@@ -441,8 +445,8 @@ class Observations:
             counters: of the tape, without calls that are no evidence.
             signature, renamed: as the calls were laid out with.
         """
-        every = counters.by_counter_key(signature, renamed)
-        calls = {key: sum(group.calls for _, group in same) for key, same in every.items()}
+        counted_groups = counters.by_counter_key(signature, renamed)
+        calls = {key: sum(group.calls for _, group in g) for key, g in counted_groups.items()}
         return replace(self, counted_calls=Counter(calls))
 
     def group_of(self, key: GroupKey, call: SortedCall, first: CallRef) -> Group:
@@ -454,13 +458,13 @@ class Observations:
             first: the first call that is to be counted.
         """
         layout, constants = call.layout, call.constants
-        known = self.structures.get(key[:2])
-        if known is None:
+        structure = self.structures.get(key[:2])
+        if structure is None:
             counter_key = counter_key_of(layout, key.facts, call.signature)
-            known = self.structures[key[:2]] = _Structure(counter_key)
-        group = known.part(key)
+            structure = self.structures[key[:2]] = _Structure(counter_key)
+        group = structure.part(key)
         if group is None:
-            group = known.add(Group(key, layout, constants, first))
+            group = structure.add(Group(key, layout, constants, first))
         if first < group.first:
             group.first, group.layout, group.constants = first, layout, constants
         return group
@@ -472,7 +476,7 @@ class Observations:
     def parts(self) -> list[Group]:
         """The groups, divided by every text and float that has few values, also if it is no switch,
         in the order of their first call."""
-        parts = (part for known in self.structures.values() for part in known.parts.values())
+        parts = (part for s in self.structures.values() for part in s.parts.values())
         return sorted(parts, key=lambda part: part.first)
 
 
@@ -514,27 +518,29 @@ class Completion:
     def row(self, row: SizeRow) -> SizeRow:
         """A row of the smaller layout as a row of the larger one."""
         shapes: list[tuple[int, ...] | None] = [
-            None if at is None else row.shapes[at] for at in self.tensors
+            None if number is None else row.shapes[number] for number in self.tensors
         ]
-        known = SizeRow(tuple(shape or () for shape in shapes), ())
+        partial_row = SizeRow(tuple(shape or () for shape in shapes), ())
         for tensor, sources in self.missing.items():
-            shapes[tensor] = tuple(_size(source, known) for source in sources)
-        made = SizeRow(tuple(shape or () for shape in shapes), ())
-        return SizeRow(made.shapes, self._ints(row, made))
+            shapes[tensor] = tuple(_size(source, partial_row) for source in sources)
+        completed = SizeRow(tuple(shape or () for shape in shapes), ())
+        return SizeRow(completed.shapes, self._ints(row, completed))
 
-    def _ints(self, row: SizeRow, made: SizeRow) -> tuple[int, ...]:
+    def _ints(self, row: SizeRow, completed: SizeRow) -> tuple[int, ...]:
         columns = self.layout.column_of_scalar
         shared = sorted(
-            (at, i) for i, at in enumerate(self.scalars) if at is not None and i in columns
+            (number, i)
+            for i, number in enumerate(self.scalars)
+            if number is not None and i in columns
         )
-        own = iter(row.ints)  # in the order of the smaller layout
-        given = {i: next(own) for _, i in shared}
+        ints_left = iter(row.ints)  # in the order of the smaller layout
+        shared_ints = {i: next(ints_left) for _, i in shared}
         ints: list[int] = []
         for scalar, column in columns.items():
-            if scalar in given:
-                ints.append(given[scalar])
+            if scalar in shared_ints:
+                ints.append(shared_ints[scalar])
             elif column in self.counting_ints:
-                ints.append(value_in(made, self.counting_ints[column]))
+                ints.append(value_in(completed, self.counting_ints[column]))
             else:
                 ints.append(self.constants[scalar])
         return tuple(ints)

@@ -5,7 +5,7 @@ constants, with numbered tensors and scalars. Arguments are bound to the names o
 value that equals its default is left out, and so is the order of the keys of a plain dict. With
 these rules most exports succeeded when they were measured (docs/decisions/export-strategies.md).
 Keys of dicts that do not come back from call to call are data: a layout describes them as one value
-that it does not know (:class:`calltape_schema.privacy.KeySets` has the rule).
+that it does not know (:class:`calltape_schema.data_keys.KeySets` has the rule).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from calltape_analyzer.observing.size_table import Column, columns_of
 from calltape_analyzer.pytree.nodes import named_children, nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
 from calltape_analyzer.reading.calls import Calls
-from calltape_schema.privacy import KeySets, is_name, is_position
+from calltape_schema.data_keys import KeySets
+from calltape_schema.privacy import is_name, is_position
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -75,12 +76,12 @@ def data_keys_of(calls: Callable[[], Calls], signature: Signature) -> DataKeys:
     @cache
     def found() -> Mapping[str, frozenset[Hashable]]:
         seen: dict[str, KeySets] = {}
-        known: set[bytes] = set()
-        for one in calls().by_inputs():
-            if one.inputs.structure in known:
+        structures: set[bytes] = set()
+        for inputs in calls().by_inputs():
+            if inputs.inputs.structure in structures:
                 continue
-            known.add(one.inputs.structure)
-            passed = PassedArguments.of(one.inputs.spec().root, signature)
+            structures.add(inputs.inputs.structure)
+            passed = PassedArguments.of(inputs.inputs.spec().root, signature)
             for name, node in passed.by_name().items():
                 for place, keys in _dicts(node, str(name)):
                     if place in seen or len(seen) < _MAX_PLACES:
@@ -203,8 +204,8 @@ class ArgumentLayout:
         Args:
             scalars: those of the call.
         """
-        every = (*scalars, *self.defaults)
-        return [every[place.number] for place in self.scalars]
+        all_scalars = (*scalars, *self.defaults)
+        return [all_scalars[place.number] for place in self.scalars]
 
     @cached_property
     def ints(self) -> tuple[LeafPath, ...]:
@@ -219,14 +220,12 @@ class ArgumentLayout:
     @cached_property
     def nested(self) -> tuple[FieldsNode, ...]:
         """The nested tensors among the arguments."""
-        return tuple(found for found, _ in self.nested_places)
+        return tuple(nested for nested, _ in self.nested_places)
 
     @cached_property
     def nested_places(self) -> tuple[tuple[FieldsNode, str], ...]:
         """The nested tensors among the arguments, each with its path from the argument on."""
-        return tuple(
-            found for name, node in self.nodes.items() for found in nested_places(node, name)
-        )
+        return tuple(n for name, node in self.nodes.items() for n in nested_places(node, name))
 
     @cached_property
     def int_scalars(self) -> tuple[int, ...]:
@@ -252,7 +251,7 @@ class ArgumentLayout:
         return (self.ints if column.axis is None else self.tensors)[column.index]
 
     def column_name(self, column: Column) -> str:
-        """A column for people: ``x[0]``, or the path of an int."""
+        """The name of a column for people: ``x[0]``, or the path of an int."""
         path = self.path(column)
         return str(path) if column.axis is None else f"{path}[{column.axis}]"
 
@@ -286,41 +285,41 @@ def layout_of_inputs(
         ordered: the paths of plain dicts of which the order of the keys counts, and of scalars of
             which the class counts.
     """
-    given = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
-    positional = [name for name, _ in given.positional]
-    passed = given.by_name()
+    passed_arguments = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
+    positional = [name for name, _ in passed_arguments.positional]
+    passed = passed_arguments.by_name()
 
     def unpassed(name: str, node: Node) -> bool:
         return _is_default(name, node, scalars, signature)
 
-    kept = {
+    nodes = {
         name: node
         for name, node in passed.items()
         if name not in signature.removed and not unpassed(name, node)
     }
     order = {name: i for i, name in enumerate(positional)}
-    known = signature.places
-    beyond = len(order) + len(known)
+    places = signature.places
+    beyond = len(order) + len(places)
     as_passed = VARIADIC in ordered
 
     def place(name: str) -> tuple[int, str]:
         # As keys of dicts, so that redaction can keep one order of both.
-        text = "" if as_passed and name not in known else repr(name)
-        return order.get(name, len(order) + known.get(name, beyond)), text
+        text = "" if as_passed and name not in places else repr(name)
+        return order.get(name, len(order) + places.get(name, beyond)), text
 
-    names = sorted(kept, key=place)
+    names = sorted(nodes, key=place)
     leading = 0
     while leading < len(names) and leading < len(positional):
         if names[leading] != positional[leading]:
             break
         leading += 1
-    sorted_nodes = {name: kept[name] for name in names}
-    made = layout_of_nodes(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
-    if not as_passed and sum(name not in known and name not in order for name in names) > 1:
-        made = replace(made, unordered=(*made.unordered, VARIADIC))
+    sorted_nodes = {name: nodes[name] for name in names}
+    layout = layout_of_nodes(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
+    if not as_passed and sum(name not in places and name not in order for name in names) > 1:
+        layout = replace(layout, unordered=(*layout.unordered, VARIADIC))
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
     defaults = tuple(signature.varying_defaults.values())
-    return replace(made, left_out=tuple(left_out), defaults=defaults)
+    return replace(layout, left_out=tuple(left_out), defaults=defaults)
 
 
 def varying_ints(layouts: Iterable[ArgumentLayout], signature: Signature) -> frozenset[str]:
@@ -348,10 +347,10 @@ def counter_key_of(
     """
 
     def may_be_default(name: str) -> bool:
-        known = signature.by_name.get(name)
-        return known is not None and known.has_default and known.default is not None
+        parameter = signature.by_name.get(name)
+        return parameter is not None and parameter.has_default and parameter.default is not None
 
-    return tuple(tuple(one[:2]) for one in facts), tuple(
+    return tuple(tuple(tensor[:2]) for tensor in facts), tuple(
         (name, key)
         for name, key in layout.keys
         if name != CONTEXT  # whether autocast met an argument is not counted
@@ -367,7 +366,7 @@ def layout_of_nodes(
     data_keys: DataKeys = dict,
     ordered: frozenset[str] = frozenset(),
 ) -> ArgumentLayout:
-    """The layout of arguments of which none is left out, or of a single value by any name.
+    """The layout of a complete set of arguments, or of a single value under any name.
 
     Args:
         nodes: by the names of the arguments.
@@ -377,15 +376,15 @@ def layout_of_nodes(
     """
     walk = _Walk(renamed, data_keys, ordered)
     keys: list[tuple[str, Hashable]] = []
-    made: dict[str, Node] = {}
+    nodes_by_name: dict[str, Node] = {}
     for name, node in nodes.items():
         walk.argument, walk.is_public = name, is_public(name)
-        made[name], key = walk.visit(node, "")
+        nodes_by_name[name], key = walk.visit(node, "")
         keys.append((name, key))
     keys += context.key
     tensors, scalars = tuple(walk.tensors), tuple(walk.scalars)
     return ArgumentLayout(
-        tuple(keys), made, tensors, scalars, positional,
+        tuple(keys), nodes_by_name, tensors, scalars, positional,
         context=context, ordered=ordered, unordered=tuple(walk.unordered),
     )  # fmt: skip
 
@@ -433,8 +432,8 @@ class _Walk:
             where = LeafPath(self.argument, path, kind, number, private, owner, self.is_public)
             self.scalars.append(where)
             name = self.renamed(node.type) if node.type else None
-            made = node.model_copy(update={"scalar": len(self.scalars) - 1, "type": name})
-            return made, (node.kind, name) if str(where) in self.ordered else node.kind
+            scalar = node.model_copy(update={"scalar": len(self.scalars) - 1, "type": name})
+            return scalar, (node.kind, name) if str(where) in self.ordered else node.kind
         if isinstance(node, DictNode):
             lasting = self.data_keys().get(f"{self.argument}{path}")
             if lasting is not None:
@@ -446,28 +445,28 @@ class _Walk:
             return node.model_copy(update={"length": None}), _constant_key(node, self.renamed)
         return node, _constant_key(node, self.renamed)
 
-    def _below(self, child: Node, path: str, label: Any, **how: Any) -> tuple[Node, Hashable]:
+    def _visit_child(self, child: Node, path: str, label: Any, **how: Any) -> tuple[Node, Hashable]:
         outer = self.is_public
         self.is_public = outer and is_public(str(label))
-        found = self.visit(child, f"{path}.{label!s}", **how)
+        child_node = self.visit(child, f"{path}.{label!s}", **how)
         self.is_public = outer
-        return found
+        return child_node
 
     def _container(self, node: Any, path: str) -> tuple[Node, Hashable]:
         name = self.renamed(node.type) if node.type else None
         update: dict[str, Any] = {"type": name}
         if isinstance(node, FieldsNode):
-            made, keys = self._fields(node, path, name)
-            update["children"] = made
+            container, keys = self._fields(node, path, name)
+            update["children"] = container
             return node.model_copy(update=update), (node.kind, name, keys)
         if isinstance(node, DictNode):
             labels, children = _in_order(node)
-            made, parts = self._children(children, path, labels)
+            container, parts = self._children(children, path, labels)
             # Leaves are numbered in sorted order. The dict keeps its own order, which torch.export
             # requires of each call.
-            by_label = dict(zip(typed_keys(labels), made, strict=True))
+            by_label = dict(zip(typed_keys(labels), container, strict=True))
             update["children"] = tuple(by_label[label] for label in typed_keys(node.keys))
-            modules = sorted(str(node.keys[at]) for at in node.modules or ())
+            modules = sorted(str(node.keys[i]) for i in node.modules or ())
             kind: Hashable = ("dict", *modules) if modules else "dict"
             if node.type is None and len(labels) > 1 and not modules:
                 whole = f"{self.argument}{path}"
@@ -476,8 +475,8 @@ class _Walk:
                 else:
                     self.unordered.append(whole)
             return node.model_copy(update=update), (kind, name, typed_keys(labels), parts)
-        made, parts = self._children(node.children, path, range(len(node.children)))
-        update["children"] = made
+        container, parts = self._children(node.children, path, range(len(node.children)))
+        update["children"] = container
         if isinstance(node, CustomNode):
             update["context"], context = self.visit(node.context, f"{path}.context")
             return node.model_copy(update=update), ("custom", name, context, parts)
@@ -486,10 +485,11 @@ class _Walk:
     def _children(
         self, children: Sequence[Node], path: str, labels: Iterable[Any]
     ) -> tuple[tuple[Node, ...], Hashable]:
-        found = [
-            self._below(child, path, label) for label, child in zip(labels, children, strict=True)
+        visited = [
+            self._visit_child(child, path, label)
+            for label, child in zip(labels, children, strict=True)
         ]
-        return tuple(node for node, _ in found), tuple(key for _, key in found)
+        return tuple(node for node, _ in visited), tuple(key for _, key in visited)
 
     def _fields(
         self, node: FieldsNode, path: str, name: str | None
@@ -502,7 +502,7 @@ class _Walk:
             pairs.sort(key=lambda pair: repr(pair[0]))
         for label, child in pairs:
             private = node.kind == "object" and label.startswith("_")
-            nodes[label], key = self._below(child, path, label, private=private, owner=name)
+            nodes[label], key = self._visit_child(child, path, label, private=private, owner=name)
             # Private flags of a library (transformers' _is_user_defined) have no meaning for a
             # program.
             if not (private and not children_of(child) and not isinstance(child, TensorNode)):
@@ -541,31 +541,31 @@ _OF_NUMPY = {"int": "numpy:int64", "float": "numpy:float64", "complex": "numpy:c
 def _turned(node: Any, path: str, paths: Collection[str]) -> Any:
     if isinstance(node, ScalarNode) and path in paths:
         return node.model_copy(update={"type": None if node.type else _OF_NUMPY.get(node.kind)})
-    made = tuple(
+    children = tuple(
         _turned(child, f"{path}.{label!s}", paths) for label, child in named_children(node)
     )
-    if not made:
+    if not children:
         return node
-    update: dict[str, Any] = {"children": made}
+    update: dict[str, Any] = {"children": children}
     if isinstance(node, DictNode) and path in paths:
-        update = {"keys": node.keys[::-1], "children": made[::-1]}
+        update = {"keys": node.keys[::-1], "children": children[::-1]}
     return node.model_copy(update=update)
 
 
 def _without_data(node: DictNode, lasting: frozenset[Hashable]) -> Node:
     """A dict of which only the entries at lasting keys are described. One entry stands for all
     others, in calls that have none, too: they are calls of the same structure."""
-    rest = OpaqueNode(kind="opaque", type=node.type or "builtins:dict", reason=DATA_KEYS)
+    unnamed = OpaqueNode(kind="opaque", type=node.type or "builtins:dict", reason=DATA_KEYS)
     pairs = list(zip(typed_keys(node.keys), node.keys, node.children, strict=True))
     kept = {key: child for typed, key, child in pairs if typed in lasting}
     if not kept:
-        return rest
-    of_modules = [node.keys[at] for at in node.modules or ()]
-    modules = tuple(at for at, key in enumerate(kept) if key in of_modules)
+        return unnamed
+    of_modules = [node.keys[i] for i in node.modules or ()]
+    modules = tuple(i for i, key in enumerate(kept) if key in of_modules)
     return node.model_copy(
         update={
             "keys": (*kept, OTHER_KEYS),
-            "children": (*kept.values(), rest),
+            "children": (*kept.values(), unnamed),
             "modules": modules or None,
         }
     )

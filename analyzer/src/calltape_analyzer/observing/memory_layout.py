@@ -46,7 +46,7 @@ _GAPS = "with gaps"
 _OVERLAPPING = "overlapping"
 
 
-_KNOWN = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
+_NAMES_BY_ORDER = {(0, 2, 3, 1): "channels_last", (0, 2, 3, 4, 1): "channels_last_3d"}
 """The names that torch has for an order of the axes by stride, as in ``torch.memory_format``."""
 
 
@@ -78,22 +78,30 @@ def layout_name(
     if 0 in shape:
         return CONTIGUOUS
     once = [1 if axis in expanded else size for axis, size in enumerate(shape)]
-    given = strides if strides is not None else contiguous_strides(once)
+    all_strides = strides if strides is not None else contiguous_strides(once)
     sized = [axis for axis, size in enumerate(shape) if size > 1]
-    same = [axis for axis in sized if axis in expanded or given[axis] == 0]
-    kept = [axis for axis in sized if axis not in same]
-    words = [f"expanded ({'axis' if len(same) == 1 else 'axes'} {_listed(same)})"] if same else []
-    pairs = [(given[axis], shape[axis]) for axis in kept]
+    repeated_axes = [axis for axis in sized if axis in expanded or all_strides[axis] == 0]
+    stored_axes = [axis for axis in sized if axis not in repeated_axes]
+    words = (
+        [f"expanded ({'axis' if len(repeated_axes) == 1 else 'axes'} {_listed(repeated_axes)})"]
+        if repeated_axes
+        else []
+    )
+    pairs = [(all_strides[axis], shape[axis]) for axis in stored_axes]
     if _overlaps(pairs):
         return " and ".join([*words, _OVERLAPPING])
-    order = _order_in_words(given, kept, len(shape))
-    rest = " ".join(
+    order = _order_in_words(all_strides, stored_axes, len(shape))
+    others = " ".join(
         [
             *([order] if order else []),
-            *([] if is_dense([shape[i] for i in kept], [given[i] for i in kept]) else [_GAPS]),
+            *(
+                []
+                if is_dense([shape[i] for i in stored_axes], [all_strides[i] for i in stored_axes])
+                else [_GAPS]
+            ),
         ]
     )
-    return " and ".join([*words, *([rest] if rest else [])]) or CONTIGUOUS
+    return " and ".join([*words, *([others] if others else [])]) or CONTIGUOUS
 
 
 def layout_in_memory(leaf: Leaf) -> str:
@@ -108,23 +116,25 @@ def layout_in_memory(leaf: Leaf) -> str:
 def layouts_in_words(layouts: Sequence[LayoutSeen]) -> str | None:
     """The layouts of one tensor for people: ``contiguous in 3 calls, channels_last in 1``. None if
     it was contiguous in all calls, as nearly all are."""
-    if all(one.name == CONTIGUOUS for one in layouts):
+    if all(layout.name == CONTIGUOUS for layout in layouts):
         return None
-    first, *others = layouts
-    if not others:
+    first, *rarer = layouts
+    if not rarer:
         return f"{first.name} in {'the only call' if first.calls == 1 else 'all calls'}"
-    more = (f"{one.name} in {one.calls}" for one in others)
+    more = (f"{layout.name} in {layout.calls}" for layout in rarer)
     return ", ".join([f"{first.name} in {counted(first.calls, 'call')}", *more])
 
 
-def _order_in_words(strides: Sequence[int], kept: Sequence[int], rank: int) -> str | None:
+def _order_in_words(strides: Sequence[int], stored_axes: Sequence[int], rank: int) -> str | None:
     """The order of the axes that count, if it is not that of their numbers."""
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
-    own = [axis for axis in order if axis in kept]
-    if own == sorted(own):
+    stored_order = [axis for axis in order if axis in stored_axes]
+    if stored_order == sorted(stored_order):
         return None
-    for known, name in _KNOWN.items():
-        if len(known) == rank and own == [axis for axis in known if axis in kept]:
+    for usual_order, name in _NAMES_BY_ORDER.items():
+        if len(usual_order) == rank and stored_order == [
+            axis for axis in usual_order if axis in stored_axes
+        ]:
             return name
     return f"transposed (stride order {_listed(order)})"
 
@@ -136,8 +146,9 @@ def _overlaps(pairs: Sequence[tuple[int, int]]) -> bool:
         return True
     # Two steps along one axis may end where steps along another one do.
     return any(
-        other // math.gcd(one, other) < size and one // math.gcd(one, other) < others_size
-        for (one, size), (other, others_size) in combinations(pairs, 2)
+        other_stride // math.gcd(stride, other_stride) < size
+        and stride // math.gcd(stride, other_stride) < others_size
+        for (stride, size), (other_stride, others_size) in combinations(pairs, 2)
     )
 
 
@@ -182,34 +193,34 @@ def shared_memory(leaves: Sequence[Leaf], objects: Sequence[Hashable]) -> tuple[
         objects: of each, what is equal for one object only; None for what is never shared.
     """
     first: dict[Hashable, int] = {}
-    found: list[Shared] = []
+    sharing: list[Shared] = []
     groups: dict[int, list[int]] = defaultdict(list)
-    for i, (leaf, known) in enumerate(zip(leaves, objects, strict=True)):
-        if known is None or 0 in leaf.shape:
+    for i, (leaf, memory) in enumerate(zip(leaves, objects, strict=True)):
+        if memory is None or 0 in leaf.shape:
             continue
-        earlier = first.setdefault(known, i)
+        earlier = first.setdefault(memory, i)
         if earlier != i:
-            found.append(Shared(earlier, i, True))
+            sharing.append(Shared(earlier, i, True))
         elif leaf.storage is not None:
             groups[leaf.storage].append(i)
     for members in groups.values():
         if len(members) > 1:
             places: dict[int, Place] = {}
             for i in members:
-                one = contiguous(leaves[i].dtype, (1,))
-                places[i] = place_of_leaf(leaves[i], one.nbytes if one is not None else 1)
-            found += _overlapping(places)
-    return tuple(sorted(found))
+                element = contiguous(leaves[i].dtype, (1,))
+                places[i] = place_of_leaf(leaves[i], element.nbytes if element is not None else 1)
+            sharing += _overlapping(places)
+    return tuple(sorted(sharing))
 
 
 def _overlapping(places: dict[int, Place]) -> list[Shared]:
     """The pairs with a byte in common. In the order of where they begin, each is compared with
     those that have not ended there."""
-    found: list[Shared] = []
+    sharing: list[Shared] = []
     active: list[int] = []
     for i in sorted(places, key=lambda i: (places[i].offset, i)):
         active = [j for j in active if places[j].end > places[i].offset]
         partners = [j for j in active[-_MAX_PARTNERS:] if overlap(places[j], places[i])]
-        found += [Shared(min(i, j), max(i, j), False) for j in partners]
+        sharing += [Shared(min(i, j), max(i, j), False) for j in partners]
         active.append(i)
-    return found
+    return sharing

@@ -69,13 +69,13 @@ class Signature:
     @classmethod
     def of(cls, target: Target | None) -> Signature:
         """The signature of a target; ``(*args, **kwargs)`` if the tape does not have it."""
-        known = target.signature if target is not None else None
-        if known is None:
-            known = (
+        parameters = target.signature if target is not None else None
+        if parameters is None:
+            parameters = (
                 Parameter(name="args", kind="VAR_POSITIONAL"),
                 Parameter(name="kwargs", kind="VAR_KEYWORD"),
             )
-        return cls(known)
+        return cls(parameters)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -127,12 +127,12 @@ class Signature:
         """Whether :meth:`name_at` gave this name to a positional argument that no parameter takes,
         as far as the signature tells. If there is ``**kwargs``, such a name is that of a
         keyword."""
-        found = _BEYOND.fullmatch(name)
+        match = _BEYOND.fullmatch(name)
         return (
-            found is not None
+            match is not None
             and self.variadic_keyword is None
             and name not in self.by_name
-            and name == self.complete.name_at(int(found[1]))
+            and name == self.complete.name_at(int(match[1]))
         )
 
     def name_of(self, key: Key) -> str:
@@ -301,14 +301,14 @@ def nested(
     members = tuple(values.values())[begin:positional]
     if len(values) == positional and not members:
         return tuple(values.values())
-    made: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     taken_by = signature.variadic_keyword
     for position, (argument, value) in enumerate(values.items()):
         if begin <= position < positional:
-            made[name] = members  # torch.export wants no entry for *args that took nothing
+            arguments[name] = members  # torch.export wants no entry for *args that took nothing
         elif position < positional or taken_by is None or argument in signature.places:
-            made[argument] = value
+            arguments[argument] = value
         else:
             extra[argument] = value
     if taken_by is not None and extra:
@@ -318,5 +318,5 @@ def nested(
                 f"name of **{taken_by}",
                 advice="rename the argument",
             )
-        made[taken_by] = extra
-    return made
+        arguments[taken_by] = extra
+    return arguments

@@ -128,8 +128,8 @@ class Line:
         """Whether its columns are equal in a row."""
         if self._get is None:
             return True
-        found = self._get(flat)
-        return bool(found.count(found[0]) == len(found))
+        values = self._get(flat)
+        return bool(values.count(values[0]) == len(values))
 
     def divided(self, flat: Sequence[int]) -> Iterator[Line]:
         """A line per value that its columns have in a row, each with the values of earlier rows."""
@@ -169,11 +169,11 @@ def array_of(values: Iterable[int], times: int = 1) -> Any:
         values: the ints.
         times: how often to repeat them.
     """
-    every = list(values)
+    items = list(values)
     try:
-        return array("q", every) * times
+        return array("q", items) * times
     except OverflowError:
-        return every * times
+        return items * times
 
 
 T = TypeVar("T")
@@ -211,11 +211,11 @@ class SizeTable:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[SizeRow, Seen]]) -> Self:
-        """The table of these rows, of which equal ones are united."""
-        made = cls()
+        """The table of these rows; equal rows become one."""
+        table = cls()
         for row, seen in rows:
-            made.add(row, seen)
-        return made
+            table.add(row, seen)
+        return table
 
     def add(self, row: SizeRow, seen: Seen) -> None:
         """Counts calls that have a row."""
@@ -223,7 +223,7 @@ class SizeTable:
         if self._ranks is None:
             self._begin(row, flat)
         if not all(line.is_one(flat) for line in self._shared):
-            parts = ([one] if one.is_one(flat) else [*one.divided(flat)] for one in self._lines)
+            parts = ([line] if line.is_one(flat) else [*line.divided(flat)] for line in self._lines)
             self._lines = [line for divided in parts for line in divided]
             self._index()
         varied = [line for line in self._constant if flat[line.columns[0]] != line.constant]
@@ -232,23 +232,26 @@ class SizeTable:
                 line.vary(len(self._calls))
             self._index()
         values = tuple([flat[column] for column in self._heads])
-        at = self._known.get(_key_of(values))
-        if at is None:
+        row_number = self._known.get(_key_of(values))
+        if row_number is None:
             self._append(values, seen)
             return
-        self._calls[at] += seen.calls
-        if seen.first < self._ref(at):
-            self._tape[at], self._number[at] = self._tape_of(seen.first), seen.first.number
+        self._calls[row_number] += seen.calls
+        if seen.first < self._ref(row_number):
+            self._tape[row_number], self._number[row_number] = (
+                self._tape_of(seen.first),
+                seen.first.number,
+            )
             self._is_in_order = False
         self._cache.clear()
 
     def _begin(self, row: SizeRow, flat: Sequence[int]) -> None:
-        self._columns = {column: at for at, column in enumerate(row.columns)}
+        self._columns = {column: i for i, column in enumerate(row.columns)}
         self._ranks = tuple(map(len, row.shapes))
         columns: dict[int, list[int]] = {}
         for column, value in enumerate(flat):
             columns.setdefault(value, []).append(column)
-        self._lines = [Line(same, value) for value, same in columns.items()]
+        self._lines = [Line(columns_of_value, value) for value, columns_of_value in columns.items()]
         self._index()
 
     def _index(self) -> None:
@@ -267,18 +270,18 @@ class SizeTable:
             line.append(value)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        at = self._known[_key_of(values)] = len(self._calls)
+        row_number = self._known[_key_of(values)] = len(self._calls)
         self._calls.append(seen.calls)
         self._tape.append(self._tape_of(seen.first))
         self._number.append(seen.first.number)
         is_new = len(self._known) == len(self._calls)
-        is_last = at == 0 or self._ref(at - 1) < seen.first
+        is_last = row_number == 0 or self._ref(row_number - 1) < seen.first
         self._is_in_order = self._is_in_order and is_new and is_last
         self._cache.clear()
 
-    def _ref(self, at: int) -> CallRef:
-        tape, order = self._recordings[self._tape[at]]
-        return CallRef(tape, self._number[at], order)
+    def _ref(self, row_number: int) -> CallRef:
+        tape, order = self._recordings[self._tape[row_number]]
+        return CallRef(tape, self._number[row_number], order)
 
     def _tape_of(self, call: CallRef) -> int:
         recording = call.tape, call.order
@@ -294,14 +297,19 @@ class SizeTable:
         varying = [line.values for line in self._varying]
         first: dict[bytes, int] = {}
         count = len(self._calls)
-        for at, values in enumerate(zip(*varying, strict=True) if varying else [()] * count):
-            known = first.setdefault(_key_of(values), at)
-            if known != at:
-                self._calls[known] += self._calls[at]
-                if self._ref(at) < self._ref(known):
-                    self._tape[known], self._number[known] = self._tape[at], self._number[at]
+        for row_number, values in enumerate(
+            zip(*varying, strict=True) if varying else [()] * count
+        ):
+            first_row = first.setdefault(_key_of(values), row_number)
+            if first_row != row_number:
+                self._calls[first_row] += self._calls[row_number]
+                if self._ref(row_number) < self._ref(first_row):
+                    self._tape[first_row], self._number[first_row] = (
+                        self._tape[row_number],
+                        self._number[row_number],
+                    )
         order = sorted(first.values(), key=self._ref)
-        self._keep_rows(lambda values: [values[at] for at in order])
+        self._keep_rows(lambda values: [values[i] for i in order])
         self._is_in_order = True
 
     def _keep_rows(self, choose: Callable[[Any], Iterable[int]]) -> None:
@@ -320,7 +328,7 @@ class SizeTable:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[SizeRow]:
-        return (self.row(at) for at in range(len(self)))
+        return (self.row(row_number) for row_number in range(len(self)))
 
     @property
     def calls(self) -> int:
@@ -337,22 +345,25 @@ class SizeTable:
         """The dimensions and ints of a row."""
         return tuple(self._columns)
 
-    def row(self, at: int) -> SizeRow:
+    def row(self, row_number: int) -> SizeRow:
         """A row by its number."""
         self._put_in_order()
-        values = [line.constant if line.values is None else line.values[at] for line in self._lines]
+        values = [
+            line.constant if line.values is None else line.values[row_number]
+            for line in self._lines
+        ]
         flat = iter([values[line] for line in self._at])
         shapes = tuple(tuple(next(flat) for _ in range(rank)) for rank in self._ranks or ())
         return SizeRow(shapes, tuple(flat))
 
-    def calls_of(self, at: int) -> Seen:
+    def calls_of(self, row_number: int) -> Seen:
         """How many calls have a row, and the first of these calls."""
         self._put_in_order()
-        return Seen(self._calls[at], self._ref(at))
+        return Seen(self._calls[row_number], self._ref(row_number))
 
     def items(self) -> list[tuple[SizeRow, Seen]]:
         """The rows with their calls."""
-        return [(self.row(at), self.calls_of(at)) for at in range(len(self))]
+        return [(self.row(r), self.calls_of(r)) for r in range(len(self))]
 
     def same(self, one: Column, other: Column) -> bool:
         """Whether two columns never differed."""
@@ -362,42 +373,42 @@ class SizeTable:
         """The number of a column's line: equal for columns that never differed."""
         return self._at[self._columns[column]]
 
-    def value(self, at: int, column: Column) -> int:
+    def value(self, row_number: int, column: Column) -> int:
         """The value of a column in one row."""
         self._put_in_order()
         line = self._lines[self.line(column)]
-        return int(line.constant if line.values is None else line.values[at])
+        return int(line.constant if line.values is None else line.values[row_number])
 
     def values(self, column: Column) -> tuple[int, ...]:
         """The value of a column in each row. Equal columns give the same object."""
         self._put_in_order()
         number = self.line(column)
-        return self._once(("values", number), lambda: self._values(self._lines[number]))
+        return self._cached(("values", number), lambda: self._values(self._lines[number]))
 
     def distinct(self, column: Column) -> frozenset[int]:
         """The values that a column had."""
         number = self.line(column)
-        return self._once(("distinct", number), lambda: frozenset(self.values(column)))
+        return self._cached(("distinct", number), lambda: frozenset(self.values(column)))
 
     def span(self, column: Column) -> Span:
         """The smallest and the largest value of a column."""
-        found = self.distinct(column)
-        return self._once(("span", self.line(column)), lambda: Span(min(found), max(found)))
+        values = self.distinct(column)
+        return self._cached(("span", self.line(column)), lambda: Span(min(values), max(values)))
 
     def sizes(self, column: Column) -> dict[int, Seen]:
         """The calls of each value of a column, in the order of first calls."""
-        return self._once(("sizes", self.line(column)), lambda: self._sizes(column))
+        return self._cached(("sizes", self.line(column)), lambda: self._sizes(column))
 
-    def elements(self, at: int) -> int:
+    def elements(self, row_number: int) -> int:
         """How many elements all tensors of a row have together."""
-        return self._once("elements", lambda: [row.elements for row in self])[at]
+        return self._cached("elements", lambda: [row.elements for row in self])[row_number]
 
     def part(self, numbers: Collection[int]) -> SizeTable:
         """The table of some rows, by their distinct numbers."""
         if len(numbers) == len(self):
             return self
         chosen = set(numbers)
-        return self.where([at in chosen for at in range(len(self))])
+        return self.where([row_number in chosen for row_number in range(len(self))])
 
     def where(self, wanted: Sequence[bool]) -> SizeTable:
         """The table of some rows, in which more columns may be equal and constant.
@@ -406,14 +417,14 @@ class SizeTable:
             wanted: per row whether it is one of them.
         """
         self._put_in_order()
-        made = SizeTable()
-        made._columns, made._ranks = self._columns, self._ranks
-        made._tapes, made._recordings = dict(self._tapes), list(self._recordings)
-        made._lines, made._tape, made._number = self._lines, self._tape, self._number
-        made._calls = self._calls
-        made._keep_rows(lambda values: compress(values, wanted))
-        made._unite()
-        return made
+        table = SizeTable()
+        table._columns, table._ranks = self._columns, self._ranks
+        table._tapes, table._recordings = dict(self._tapes), list(self._recordings)
+        table._lines, table._tape, table._number = self._lines, self._tape, self._number
+        table._calls = self._calls
+        table._keep_rows(lambda values: compress(values, wanted))
+        table._unite()
+        return table
 
     def merge(self, other: SizeTable) -> SizeTable:
         """The table of the rows of both."""
@@ -422,23 +433,23 @@ class SizeTable:
             return full.where([True] * len(full))
         self._put_in_order()
         other._put_in_order()
-        made = SizeTable()
-        made._columns, made._ranks = self._columns, self._ranks
+        table = SizeTable()
+        table._columns, table._ranks = self._columns, self._ranks
         pairs: dict[tuple[int, int], list[int]] = {}
         for column, pair in enumerate(zip(self._at, other._at, strict=True)):
             pairs.setdefault(pair, []).append(column)
         for (one, two), columns in pairs.items():
             values = [*self._values(self._lines[one]), *other._values(other._lines[two])]
-            made._lines.append(Line(columns, values[0], array_of(values)))
-        made._unite()
-        made._calls = self._calls + other._calls
+            table._lines.append(Line(columns, values[0], array_of(values)))
+        table._unite()
+        table._calls = self._calls + other._calls
         for part in (self, other):
-            for at in range(len(part._calls)):
-                ref = part._ref(at)
-                made._tape.append(made._tape_of(ref))
-                made._number.append(ref.number)
-        made._is_in_order = False
-        return made
+            for row_number in range(len(part._calls)):
+                ref = part._ref(row_number)
+                table._tape.append(table._tape_of(ref))
+                table._number.append(ref.number)
+        table._is_in_order = False
+        return table
 
     def sample(self, limit: int = _MAX_SAMPLE) -> list[int]:
         """Numbers of rows to learn from: all, if they are few. Of many, the rows in which a column
@@ -463,12 +474,12 @@ class SizeTable:
         ]
         calls: Counter[bytes] = Counter()
         first: dict[bytes, int] = {}
-        for at in range(len(self)):
-            shapes = _key_of(tuple(values[at] for values in varying))
-            calls[shapes] += self._calls[at]
-            first.setdefault(shapes, at)
+        for row_number in range(len(self)):
+            shapes = _key_of(tuple(values[row_number] for values in varying))
+            calls[shapes] += self._calls[row_number]
+            first.setdefault(shapes, row_number)
         most = max(calls.values())
-        return [at for shapes, at in first.items() if calls[shapes] == most]
+        return [row_number for shapes, row_number in first.items() if calls[shapes] == most]
 
     def _unite(self) -> None:
         """Makes one line of equal lines, and a constant of a line that does not vary."""
@@ -479,8 +490,12 @@ class SizeTable:
             values = line.constant if line.values is None else tuple(line.values)
             lines.setdefault((line.values is None, values), []).append(line)
         self._lines = [
-            Line([c for line in same for c in line.columns], same[0].constant, same[0].values)
-            for same in lines.values()
+            Line(
+                [c for line in columns for c in line.columns],
+                columns[0].constant,
+                columns[0].values,
+            )
+            for columns in lines.values()
         ]
         self._index()
 
@@ -492,18 +507,20 @@ class SizeTable:
     def _sizes(self, column: Column) -> dict[int, Seen]:
         calls: dict[int, int] = {}
         first: dict[int, int] = {}
-        for at, (value, count) in enumerate(zip(self.values(column), self._calls, strict=True)):
+        for row_number, (value, count) in enumerate(
+            zip(self.values(column), self._calls, strict=True)
+        ):
             if value in calls:
                 calls[value] += count
             else:
-                calls[value], first[value] = count, at
-        return {value: Seen(calls[value], self._ref(at)) for value, at in first.items()}
+                calls[value], first[value] = count, row_number
+        return {v: Seen(calls[v], self._ref(row_number)) for v, row_number in first.items()}
 
-    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
             self._cache[key] = make()
-        found: T = self._cache[key]
-        return found
+        cached: T = self._cache[key]
+        return cached
 
 
 def _key_of(values: tuple[int, ...]) -> bytes:
@@ -523,9 +540,9 @@ def _informative_places(values: Sequence[int]) -> Iterator[int]:
     seen: set[int] = set()
     yield values.index(min(values))
     yield values.index(max(values))
-    for at, value in enumerate(values):
+    for place, value in enumerate(values):
         if value not in seen:
             seen.add(value)
-            yield at
+            yield place
             if len(seen) == _MAX_FIRST_VALUES:
                 return

@@ -151,7 +151,7 @@ class CallSorter:
         return replace(self, model=model)
 
     def with_varying(self, names: frozenset[str]) -> CallSorter:
-        """A sorter for which these ints are arguments of each call, too."""
+        """A sorter that treats these ints as arguments of every call."""
         if names <= self.signature.varying:
             return self
         return replace(self, signature=self.signature.with_varying(names))
@@ -166,15 +166,15 @@ class CallSorter:
             TapeError: a call's record breaks the format.
         """
         returned, raised = Observations(of_raised=False), Observations()
-        for found in _united(calls.by_inputs()):
-            into = raised if found.raised else returned
-            placed = self.sorted(found.inputs)
-            into.calls += found.calls
-            group = into.group_of(placed.key, placed, found.first)
-            group.add(placed.row, placed.leaves, Seen(found.calls, found.first))
+        for inputs in _united(calls.by_inputs()):
+            into = raised if inputs.raised else returned
+            placed = self.sorted(inputs.inputs)
+            into.calls += inputs.calls
+            group = into.group_of(placed.key, placed, inputs.first)
+            group.add(placed.row, placed.leaves, Seen(inputs.calls, inputs.first))
             for i, place in enumerate(placed.layout.tensors):
-                if place.number in found.spans:
-                    group.ranges[i] = found.spans[place.number].merge(group.ranges.get(i))
+                if place.number in inputs.spans:
+                    group.ranges[i] = inputs.spans[place.number].merge(group.ranges.get(i))
         evidence = returned if returned.calls else raised
         evidence.raised = raised.calls
         return evidence
@@ -214,12 +214,12 @@ class CallSorter:
             layout, leaves, scalars: of a call.
             objects: per leaf what is equal for one tensor only; a leaf is a tensor by default.
         """
-        own = tuple(leaves[place.number] for place in layout.tensors)
+        placed_leaves = tuple(leaves[place.number] for place in layout.tensors)
         read = self.layout_paths, self.grad_paths
         names = list(map(str, layout.tensors)) if any(read) or self.ignored_sharing else []
         facts = tuple(
             TensorFacts.of(leaf, reads_memory=name in read[0], reads_grad=name in read[1])
-            for leaf, name in zip_longest(own, names)
+            for leaf, name in zip_longest(placed_leaves, names)
         )
         known_by = [
             None
@@ -229,27 +229,27 @@ class CallSorter:
             else objects[place.number]
             for place in layout.tensors
         ]
-        shared = shared_memory(own, known_by)
+        shared = shared_memory(placed_leaves, known_by)
         if self.ignored_sharing and shared:
             is_known = self.ignored_sharing.__contains__
             shared = tuple(p for p in shared if not is_known((names[p.one], names[p.other])))
-        others = layout.others
-        constants = tuple(scalars[place.number] for place in others)
+        other_scalars = layout.others
+        constants = tuple(scalars[place.number] for place in other_scalars)
         values = (*scalars, *layout.defaults)
-        known: dict[int, tuple[str, str]] = {}  # many paths may share one long text
+        texts: dict[int, tuple[str, str]] = {}  # many paths may share one long text
         typed = tuple(
-            known.get(place.number) or known.setdefault(place.number, typed_constant(value))
-            for place, value in zip(others, constants, strict=True)
+            texts.get(place.number) or texts.setdefault(place.number, typed_constant(value))
+            for place, value in zip(other_scalars, constants, strict=True)
             if not place.private
         )
         ints = tuple(values[place.number] for place in layout.ints)
-        row = SizeRow(tuple(leaf.shape for leaf in own), ints)
+        row = SizeRow(tuple(leaf.shape for leaf in placed_leaves), ints)
         return SortedCall(
             GroupKey(layout.keys, facts, typed, shared),
             layout,
             constants,
             row,
-            own,
+            placed_leaves,
             self.signature,
         )
 
@@ -285,35 +285,37 @@ class _Inputs:
     spans: dict[int, Span] = field(default_factory=dict)
 
     def widen(self, ranges: Iterable[Range]) -> None:
-        for one in ranges:
-            self.spans[one.leaf] = Span(one.min, one.max).merge(self.spans.get(one.leaf))
+        for range_ in ranges:
+            self.spans[range_.leaf] = Span(range_.min, range_.max).merge(
+                self.spans.get(range_.leaf)
+            )
 
 
-def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
+def _united(all_inputs: Iterable[SeenInputs]) -> Iterator[_Inputs]:
     """Many files of one model have equal inputs: those come once, as far as few are remembered."""
-    known: dict[Hashable, _Inputs] = {}
+    united: dict[Hashable, _Inputs] = {}
     encoded: set[bytes] = set()
     room = _MAX_UNITED_BYTES
-    for inputs, raised, calls, first, _ in every:
+    for inputs, raised, calls, first, _ in all_inputs:
         # As bytes, because 1 and 1.0 are equal.
         key = inputs.structure, inputs.leaves, pack(inputs.scalars), raised
-        found = known.get(key)
-        if found is not None:
-            found.calls += calls
-            found.first = min(found.first, first)
+        same_inputs = united.get(key)
+        if same_inputs is not None:
+            same_inputs.calls += calls
+            same_inputs.first = min(same_inputs.first, first)
         else:
-            if len(known) >= _MAX_UNITED or room < 0:
-                yield from known.values()
-                known.clear()
+            if len(united) >= _MAX_UNITED or room < 0:
+                yield from united.values()
+                united.clear()
                 encoded.clear()
                 room = _MAX_UNITED_BYTES
             for document in (inputs.structure, inputs.leaves):
                 if document not in encoded:
                     encoded.add(document)
                     room -= len(document)
-            found = known[key] = _Inputs(inputs, raised, calls, first)
-        found.widen(inputs.ranges)
-    yield from known.values()
+            same_inputs = united[key] = _Inputs(inputs, raised, calls, first)
+        same_inputs.widen(inputs.ranges)
+    yield from united.values()
 
 
 def _switches(root: Node, signature: Signature) -> tuple[tuple[int, Any], ...]:

@@ -108,23 +108,23 @@ class Values:
         calls = dict(self.sizes)
         for size, number in other.sizes.items():
             calls[size] = calls.get(size, 0) + number
-        kept = dict(sorted(calls.items())[:MAX_SIZES])
-        rest = sum(calls.values()) - sum(kept.values())
+        largest = dict(sorted(calls.items())[:MAX_SIZES])
+        omitted = sum(calls.values()) - sum(largest.values())
         low, high = min(self.min, other.min), max(self.max, other.max)
-        return Values(low, high, kept, self.other_calls + other.other_calls + rest)
+        return Values(low, high, largest, self.other_calls + other.other_calls + omitted)
 
     def without(self, value: int, calls: int) -> Values | None:
         """The values without some calls that had one value; None if no call is left. A bound stays
         if it is not known whether another call had it."""
         sizes = dict(self.sizes)
-        known = min(sizes.get(value, 0), calls)
-        if known == sizes.get(value):
+        counted_here = min(sizes.get(value, 0), calls)
+        if counted_here == sizes.get(value):
             sizes.pop(value, None)
-        elif known:
-            sizes[value] -= known
-        other = max(self.other_calls - (calls - known), 0)
-        if other:
-            return replace(self, sizes=sizes, other_calls=other)
+        elif counted_here:
+            sizes[value] -= counted_here
+        other_calls = max(self.other_calls - (calls - counted_here), 0)
+        if other_calls:
+            return replace(self, sizes=sizes, other_calls=other_calls)
         return Values(min(sizes), max(sizes), sizes) if sizes else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -185,11 +185,18 @@ class CountedGroup:
         """
         spec = _spec_of(kind) if spec is None else spec
         # Layers have the same sizes: one object for all that are equal.
-        made: dict[str, Values] = {}
-        every = [None if axis is None else Values.of(axis) for axis in kind.axes]
-        values = iter([None if one is None else made.setdefault(repr(one), one) for one in every])
+        values_by_text: dict[str, Values] = {}
+        axis_values = [None if axis is None else Values.of(axis) for axis in kind.axes]
+        values = iter(
+            [None if v is None else values_by_text.setdefault(repr(v), v) for v in axis_values]
+        )
         leaves = tuple(
-            tuple(one for one in islice(values, rank) if one is not None) for rank in kind.ranks
+            tuple(
+                values_of_axis
+                for values_of_axis in islice(values, rank)
+                if values_of_axis is not None
+            )
+            for rank in kind.ranks
         )
         return cls(CountedKind.of_counted(kind), spec, kind.seen, leaves, tuple(values))
 
@@ -202,8 +209,8 @@ class CountedGroup:
             pairs = zip(axes, facts.shape, strict=True)
             leaves.append(tuple(axis.without(size, calls) or axis for axis, size in pairs))
         scalars = tuple(
-            values.without(given, calls) if values is not None and type(given) is int else values
-            for values, given in zip(self.scalars, tree.scalars, strict=True)
+            values.without(scalar, calls) if values is not None and type(scalar) is int else values
+            for values, scalar in zip(self.scalars, tree.scalars, strict=True)
         )
         return replace(self, calls=self.calls - calls, leaves=tuple(leaves), scalars=scalars)
 
@@ -211,8 +218,8 @@ class CountedGroup:
         """The layout of its calls, by the names of a signature's parameters. No argument is left
         out, because it is not known of every call whether it equals its default."""
         bare = tuple(p.model_copy(update={"has_default": False}) for p in signature.parameters)
-        own = replace(signature, parameters=bare, varying=frozenset())
-        return layout_of_inputs(self.spec.root, (), own, renamed)
+        bare_signature = replace(signature, parameters=bare, varying=frozenset())
+        return layout_of_inputs(self.spec.root, (), bare_signature, renamed)
 
 
 @dataclass(frozen=True)
@@ -254,9 +261,9 @@ class TrafficCounters:
         for tree, number in calls:
             kind = CountedKind.of(tree)
             if kind in groups:
-                left = groups.pop(kind).without(tree, number)
-                if left is not None:
-                    groups[kind] = left
+                remaining = groups.pop(kind).without(tree, number)
+                if remaining is not None:
+                    groups[kind] = remaining
         return TrafficCounters(groups, self.other_calls, self.missing)
 
     def by_counter_key(
@@ -268,15 +275,15 @@ class TrafficCounters:
         Args:
             signature, renamed: as for :func:`~calltape_analyzer.observing.layout.layout_of_inputs`.
         """
-        found: dict[Hashable, list[tuple[ArgumentLayout, CountedGroup]]] = {}
+        groups: dict[Hashable, list[tuple[ArgumentLayout, CountedGroup]]] = {}
         for group in self.groups.values():
             # The value of a scalar in one call is not known: it equals no default.
             unknown = [object()] * group.spec.scalars
             layout = layout_of_inputs(group.spec.root, unknown, signature, renamed)
             kind = group.kind
             facts = [(kind.dtypes[p.number], kind.ranks[p.number]) for p in layout.tensors]
-            found.setdefault(counter_key_of(layout, facts, signature), []).append((layout, group))
-        return found
+            groups.setdefault(counter_key_of(layout, facts, signature), []).append((layout, group))
+        return groups
 
     def as_dict(
         self, signature: Signature, kept: Mapping[CountedKind, int] | None = None
@@ -320,21 +327,21 @@ class CountedTables:
     def add(self, table: InputsTable) -> list[TapeError]:
         """Adds the table of a file. It gives an error per kind that is left out, whose calls are
         among ``other_calls`` unless they are on the tape, and damaged there."""
-        found: dict[tuple[CountedKind, int], Kind] = {}
+        kinds: dict[tuple[CountedKind, int], Kind] = {}
         errors: list[TapeError] = []
         self._other_calls += table.other.seen
-        every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
-        for row in every:
+        rows_and_kinds: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
+        for row in rows_and_kinds:
             try:
                 # A copy, because kinds that are added up are changed.
                 kind = row.kind() if isinstance(row, Row) else copy.deepcopy(row)
             except TapeError as error:
                 errors.append(self._left_out(row, error))
                 continue
-            known = found.setdefault((CountedKind.of_counted(kind), len(kind.axes)), kind)
-            if known is not kind:
-                known.absorb(kind)
-        for (key, _), kind in found.items():
+            known_kind = kinds.setdefault((CountedKind.of_counted(kind), len(kind.axes)), kind)
+            if known_kind is not kind:
+                known_kind.absorb(kind)
+        for (key, _), kind in kinds.items():
             sum_of, spec = self._kinds.get(key, (None, None))
             try:
                 spec = _spec_of(kind, spec)
@@ -357,7 +364,7 @@ class CountedTables:
         Args:
             missing: the files that have no table.
         """
-        groups = {key: CountedGroup.of(*found) for key, found in self._kinds.items()}
+        groups = {key: CountedGroup.of(*k) for key, k in self._kinds.items()}
         return TrafficCounters(groups, self._other_calls, frozenset(missing))
 
 
@@ -384,9 +391,9 @@ def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCoun
     of a recording that goes on."""
     counted, missing = CountedTables(), set[str]()
     for parts in recordings_of(segments):
-        for alike in places_of(parts):
+        for same_place in places_of(parts):
             first = None
-            for segment in alike:
+            for segment in same_place:
                 if segment.is_survey:
                     _count(segment, counted, damage)
                     if segment.coverage.at_least or _is_part(segment):

@@ -6,7 +6,8 @@ Nothing is run for a verdict on a variant: programs know the sizes that they acc
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +35,16 @@ from calltape_analyzer.text import joined
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.fields import Count, Many, Seconds
 
-__all__ = ["Attempt", "Gap", "RowOutcome", "Scope", "VariantVerdict", "takes", "verdicts_on"]
+__all__ = [
+    "Attempt",
+    "Candidate",
+    "Gap",
+    "RowOutcome",
+    "Scope",
+    "VariantVerdict",
+    "takes",
+    "verdicts_on",
+]
 
 
 RowOutcome = Literal["ok", "wrong", "rejected", "failed", "untried"]
@@ -106,14 +116,13 @@ class Attempt(BaseModel):
     by_values: bool = False
     is_untranslated: bool = Field(default=False, exclude=True)
 
-    def add(self, found: Verdict | None) -> None:
-        """Counts a comparison, if there is one."""
-        if found is None:
+    def add(self, verdict: Verdict | None) -> None:
+        """Counts what was compared, if there is a verdict."""
+        if verdict is None:
             return
-        self.compared += found.compared
-        self.unverified = tuple(dict.fromkeys((*self.unverified, *found.unverified)))[
-            :_MAX_UNVERIFIED
-        ]
+        self.compared += verdict.compared
+        unverified = dict.fromkeys((*self.unverified, *verdict.unverified))
+        self.unverified = tuple(unverified)[:_MAX_UNVERIFIED]
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -139,17 +148,17 @@ class Attempt(BaseModel):
         """Adds an unrecorded size at which the model was not run."""
         self.untried.append(UntriedSize(sizes_in_words(variant, sizing), why))
 
-    def note_compared(self, sizing: Sizing, found: Verdict) -> None:
-        """Counts an unrecorded size at which the program returned."""
+    def note_compared(self, sizing: Sizing, verdict: Verdict) -> None:
+        """Counts an unrecorded size at which the program returned something."""
         self.probed += 1
-        self.add(found)
-        if found.agrees:
+        self.add(verdict)
+        if verdict.agrees:
             self.agreed += 1
             self.agreed_at.append(sizing)
             return
         self.note_wrong(sizing)
-        if found.error is not None:
-            self.note(Unseen(found.error))
+        if verdict.error is not None:
+            self.note(Unseen(verdict.error))
 
     @property
     def ok(self) -> bool:
@@ -171,12 +180,47 @@ class Attempt(BaseModel):
         return self.ok and self.agreed == self.probed
 
 
+@dataclass
+class Candidate:
+    """A program for a variant, and the attempt that made it."""
+
+    attempt: Attempt
+    program: Program
+
+    def score(self, unserved: Collection[SizeRow] | None = None) -> tuple[int, ...]:
+        """A key to compare candidates; the greatest is best. The number of sizes without a program
+        that it reproduces counts first, because a better copy of another program is useless. How
+        many sizes were probed depends on the time that was left, so the failures count instead.
+
+        Args:
+            unserved: the recorded sizes that have no program yet; None for all.
+        """
+        attempt, failures = self.attempt, self.attempt.probed - self.attempt.agreed
+        unseen = (attempt.agreed > 0, -failures, not attempt.by_values, attempt.agreed)
+        return (self.served(unserved), attempt.ok, attempt.reproduced, -attempt.wrong, *unseen)
+
+    def served(self, rows: Collection[SizeRow] | None = None) -> int:
+        """How many of some recorded sizes were reproduced; of all by default."""
+        if rows is None:
+            return self.attempt.reproduced
+        return sum(self.serves(row) for row in rows)
+
+    def serves(self, row: SizeRow) -> bool:
+        """Whether a recorded size was reproduced. If there are very many, only some are run, and
+        the conditions of the program decide about the others."""
+        outcome = self.attempt.rows.get(row)
+        return outcome == "ok" if outcome is not None else self.program.rejects(row) is None
+
+
 Scope = Literal["general", "recorded sizes only", "results only", "rejected"]
 
 _MAX_ROWS = 4096
 _MAX_UNSEEN = 6
+"""How many unrecorded sizes of a kind are checked, and how many rows to find one of a symbol."""
 _STEPS = (1, 2, 3)
+"""How far from a recorded size unrecorded ones are, in units of the symbol."""
 _MAX_UNWRITTEN = 4
+"""How many arguments that programs do not change are named."""
 
 
 class Gap(NamedTuple):
@@ -237,18 +281,18 @@ def verdicts_on(
     Args:
         variants: of the tape.
         programs: that were made.
-        gaps: what has none.
+        gaps: variants, sizes and values that have no program.
     """
-    every = list(variants)
-    floats = _floats_of(every)
+    variants = list(variants)
+    floats = _differing_floats(variants)
     return [
         _verdict_on(
             variant,
             programs,
-            [gap for gap in gaps if _is_of(gap.variant, variant)],
+            [gap for gap in gaps if _has_calls_of(gap.variant, variant)],
             floats[_tensors(variant)],
         )
-        for variant in every
+        for variant in variants
     ]
 
 
@@ -256,24 +300,24 @@ def _tensors(variant: VariantFacts) -> Hashable:
     return variant.group.facts, variant.group.layout.tensors
 
 
-def _floats_of(variants: Iterable[VariantFacts]) -> dict[Hashable, list[str]]:
-    """The floats that differ between variants with the same tensors; a default that was not passed
-    counts as None. A program for one float accepts no other."""
-    found: dict[Hashable, list[dict[str, str]]] = defaultdict(list)
+def _differing_floats(variants: Iterable[VariantFacts]) -> dict[Hashable, list[str]]:
+    """The names of the floats that differ between variants with the same tensors, by these tensors.
+    A default that was not passed counts as None. A program for one float accepts no other."""
+    floats: dict[Hashable, list[dict[str, str]]] = defaultdict(list)
     for variant in variants:
-        fixed = {str(place): repr(v) for place, v in variant.group.fixed() if type(v) is float}
-        found[_tensors(variant)].append(fixed)
+        fixed = {str(path): repr(v) for path, v in variant.group.fixed() if type(v) is float}
+        floats[_tensors(variant)].append(fixed)
     return {
         tensors: [
             name
             for name in sorted({*chain.from_iterable(alike)})
             if len({fixed.get(name) for fixed in alike}) > 1
         ]
-        for tensors, alike in found.items()
+        for tensors, alike in floats.items()
     }
 
 
-def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
+def _has_calls_of(part: VariantFacts, variant: VariantFacts) -> bool:
     """Whether an exported variant contains calls of a variant of the tape."""
     key = variant.group.key
     if not part.group.key.covers(key):
@@ -287,48 +331,54 @@ def _verdict_on(
     gaps: Sequence[Gap],
     floats: Sequence[str],
 ) -> VariantVerdict:
+    """The verdict on a variant.
+
+    Args:
+        variant: of the tape.
+        programs: of all variants.
+        gaps: that concern calls of this variant.
+        floats: that differ between variants with the same tensors.
+    """
     rows = list(variant.rows)[:_MAX_ROWS]
-    rejected = constant = 0
-    limits: list[Fact] = []
-    single = [one for one in programs if one.is_constant or one.only is not None]
-    wide = [one for one in programs if one not in single]
-    for row in rows:
-        if takes(wide, variant, row):
-            continue
-        narrow = next((one for one in single if takes([one], variant, row)), None)
-        rejected += narrow is None
-        constant += narrow is not None
-        limits += [narrow.why_only] if narrow is not None and narrow.why_only else []
+    narrow = [p for p in programs if p.is_constant or p.only_rows is not None]
+    wide = [program for program in programs if program not in narrow]
+    # For each row that no wide program serves: the narrow program that does, or None.
+    serving = [
+        next((program for program in narrow if takes([program], variant, row)), None)
+        for row in rows
+        if not takes(wide, variant, row)
+    ]
+    rejected = serving.count(None)
+    constant = len(serving) - rejected
+    limits = [p.why_only for p in serving if p is not None and p.why_only is not None]
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     moved = [i for i in free if _may_move(wide, variant, i)]
     # Near the recorded sizes, and twice and half as large.
-    near = (sizings_unseen, sizings_beyond, sizings_below)
-    beside = list(dict.fromkeys(one for kind in near for one in kind(variant, _MAX_UNSEEN)))
-    taken = sum(takes(wide, variant, row_at(variant, s)) for s in beside)
-    lacks_values = any(one.kind == "values" or one.variant.constant_scalars for one in gaps)
-    lacks_sizes = bool(rejected) or any(one.kind != "values" for one in gaps)
+    kinds = (sizings_unseen, sizings_beyond, sizings_below)
+    sizings = dict.fromkeys(sizing for kind in kinds for sizing in kind(variant, _MAX_UNSEEN))
+    unseen = [row_at(variant, sizing) for sizing in sizings]
+    lacks_values = any(gap.kind == "values" or gap.variant.constant_scalars for gap in gaps)
+    lacks_sizes = bool(rejected) or any(gap.kind != "values" for gap in gaps)
     open_numbers, constants = _floats(wide, variant)
     numbers = list(dict.fromkeys([*floats, *constants]))
-    is_whole = not (lacks_sizes or lacks_values or constant or numbers)
+    has_limits = lacks_sizes or lacks_values or constant or numbers
     scope: Scope = "general"
     reason: Fact | None = None
     if rejected == len(rows):
         scope = "rejected"
         reason = gaps[-1].reason if gaps else Because(Why.NO_PROGRAM)
-    elif not is_whole or len(moved) < len(free) or not (free or open_numbers):
+    elif has_limits or len(moved) < len(free) or not (free or open_numbers):
         scope = "recorded sizes only"
         if gaps:
             reason = gaps[-1].reason
         elif limits:
             reason = limits[0]
         elif wide and len(moved) < len(free):
-            rejections = (_rejections(wide, variant, row_at(variant, one)) for one in beside)
+            rejections = (_rejections(wide, variant, row) for row in unseen)
             reason = next(filter(None, chain.from_iterable(rejections)), None)
-    key = variant.group.key
-    serving = [one for one in programs if one.variant.row_in(key, rows[0]) is not None]
-    unwritten = dict.fromkeys(name for one in serving for name in one.unwritten)
+    unwritten = _unwritten(variant, programs)
     if unwritten and scope != "rejected":
-        scope, reason = "results only", Unwritten(joined(list(unwritten), _MAX_UNWRITTEN))
+        scope, reason = "results only", Unwritten(joined(unwritten, _MAX_UNWRITTEN))
     return VariantVerdict(
         variant=variant.name,
         scope=scope,
@@ -339,34 +389,43 @@ def _verdict_on(
         constant=constant,
         open=(*(_name(variant, i) for i in moved), *open_numbers),
         closed=(*(_name(variant, i) for i in free if i not in moved), *numbers),
-        tried=len(beside),
-        taken=taken,
+        tried=len(unseen),
+        taken=sum(takes(wide, variant, row) for row in unseen),
         reason=reason,
     )
+
+
+def _unwritten(variant: VariantFacts, programs: Iterable[Program]) -> list[str]:
+    """The arguments that calls of a variant change, and that programs for it do not."""
+    key, row = variant.group.key, variant.rows.row(0)
+    serving = (program for program in programs if program.variant.row_in(key, row) is not None)
+    return list(dict.fromkeys(name for program in serving for name in program.unwritten))
 
 
 def _floats(programs: Iterable[Program], variant: VariantFacts) -> tuple[list[str], list[str]]:
     """The floats that programs for calls of a variant accept with any value, and those that are
     constants of some, or were inputs with one value only. Nobody expects a program to accept
     another text or switch."""
-    shown: set[str] = set()
+    verified: set[str] = set()
     inputs: set[str] = set()
     constants: set[str] = set()
     for program in programs:
-        own = program.variant
-        if own.group.key.covers(variant.group.key):
-            names = [str(place) for place in own.group.layout.scalars]
+        served = program.variant
+        if served.group.key.covers(variant.group.key):
+            names = [str(path) for path in served.group.layout.scalars]
             opened = (note for note in program.all_notes if isinstance(note, OpenFloats))
-            shown |= {name for note in opened for name in note.names}
-            inputs |= {names[i] for i in own.open_floats}
+            verified |= {name for note in opened for name in note.names}
+            inputs |= {names[i] for i in served.open_floats}
             constants |= {
-                names[i] for i, values in own.constant_scalars.items() if type(values[0]) is float
+                names[i]
+                for i, values in served.constant_scalars.items()
+                if type(values[0]) is float
             }
-    return sorted((inputs & shown) - constants), sorted(constants | (inputs - shown))
+    return sorted((inputs & verified) - constants), sorted(constants | (inputs - verified))
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
-    """Whether a program accepts the sizes of a row of a variant."""
+    """Whether one of some programs accepts the sizes of a row of a variant."""
     return None in _rejections(programs, variant, row)
 
 
@@ -375,22 +434,24 @@ def _rejections(
 ) -> Iterator[Fact | None]:
     """Why each program for these calls rejects the sizes; None if it accepts them."""
     for program in programs:
-        own = program.variant.row_in(variant.group.key, row)
-        if own is not None:
-            yield program.rejects(own)
+        program_row = program.variant.row_in(variant.group.key, row)
+        if program_row is not None:
+            yield program.rejects(program_row)
 
 
 def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) -> bool:
     """Whether a program accepts an unrecorded value of a symbol, with recorded values of the
     others."""
     symbol = variant.symbols[place]
-    known = set(symbol.values)
+    recorded = set(symbol.values)
     for row in range(min(len(variant.rows), _MAX_UNSEEN)):
         values = values_at(variant, row)
-        wanted = [values[place] + step * symbol.unit for step in _STEPS]
-        for value in (*wanted, max(known) + symbol.unit, 2 * max(known)):
+        near = [values[place] + step * symbol.unit for step in _STEPS]
+        for value in (*near, max(recorded) + symbol.unit, 2 * max(recorded)):
             moved = (
-                None if value in known else with_relations(variant.symbols, values, {place: value})
+                None
+                if value in recorded
+                else with_relations(variant.symbols, values, {place: value})
             )
             if moved is not None and takes(programs, variant, resized_row(variant, row, moved)):
                 return True

@@ -56,25 +56,26 @@ def as_traced(variant: VariantFacts, sample: Sample) -> Sample:
         TapeError: ``limit`` if that takes more memory than there is room for.
         InferenceError: torch cannot copy one.
     """
-    kept = kept_layouts(variant)
-    own = [_is_own(tensor) for tensor in sample.tensors]
-    moved = [i for i, one in enumerate(own) if one and i in kept and _is_moved(sample, kept)]
-    others = [
+    kept_strides = kept_layouts(variant)
+    strided = [i for i, tensor in enumerate(sample.tensors) if _has_strides(tensor)]
+    moved = [i for i in strided if i in kept_strides and _is_moved(sample, kept_strides)]
+    not_contiguous = [
         i
-        for i, tensor in enumerate(sample.tensors)
-        if own[i] and i not in kept and tensor.stride() != contiguous_strides(tensor.shape)
+        for i in strided
+        if i not in kept_strides
+        and sample.tensors[i].stride() != contiguous_strides(sample.tensors[i].shape)
     ]
-    if not moved and not others:
+    if not moved and not not_contiguous:
         return sample
-    changed = [sample.tensors[i] for i in others]
+    changed = [sample.tensors[i] for i in not_contiguous]
     check_tensors(sample.room, changed, [tuple(tensor.shape) for tensor in changed])
-    made: dict[int, Any] = {}
+    contiguous_copies: dict[int, Any] = {}
     for tensor in changed:  # one object that is passed twice is one object again
-        if id(tensor) not in made:
-            made[id(tensor)] = contiguous(tensor)
+        if id(tensor) not in contiguous_copies:
+            contiguous_copies[id(tensor)] = contiguous(tensor)
     tensors = list(sample.tensors)
-    for i in others:
-        tensors[i] = made[id(tensors[i])]
+    for i in not_contiguous:
+        tensors[i] = contiguous_copies[id(tensors[i])]
     kept_copies = copies([sample.tensors[i] for i in moved], from_zero=True)
     for i, copy in zip(moved, kept_copies, strict=True):
         tensors[i] = copy
@@ -90,10 +91,10 @@ def write_back(given: Sample, run: Sample) -> None:
     """
     import torch
 
-    for own, copy in zip(given.tensors, run.tensors, strict=True):
-        if own is not copy and _was_written(copy):
+    for tensor, copy in zip(given.tensors, run.tensors, strict=True):
+        if tensor is not copy and _was_written(copy):
             with torch.no_grad():
-                own.copy_(copy)
+                tensor.copy_(copy)
 
 
 def restore(given: Sample, before: Sample) -> None:
@@ -107,10 +108,10 @@ def restore(given: Sample, before: Sample) -> None:
 
     from calltape_analyzer.model.state import same
 
-    for own, copy in zip(given.tensors, before.tensors, strict=True):
-        if own is not copy and not same(copy, own):
+    for tensor, copy in zip(given.tensors, before.tensors, strict=True):
+        if tensor is not copy and not same(copy, tensor):
             with torch.inference_mode():
-                own.copy_(copy)
+                tensor.copy_(copy)
 
 
 def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[int]]:
@@ -125,14 +126,14 @@ def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[i
     for i, tensor in enumerate(sample.tensors):
         passed[memory_of(tensor)].add(i)
     passed.pop(None, None)
-    known = {id(tensor) for tensor in sample.tensors}
-    memories = {path: memory_of(leaf) for path, leaf in leaves.items() if id(leaf) not in known}
-    return {path: frozenset(passed[one]) for path, one in memories.items() if one in passed}
+    arguments = {id(tensor) for tensor in sample.tensors}
+    memories = {path: memory_of(leaf) for path, leaf in leaves.items() if id(leaf) not in arguments}
+    return {path: frozenset(passed[key]) for path, key in memories.items() if key in passed}
 
 
 def memory_of(value: Any) -> int | None:
     """A key that is equal for tensors that share memory; None for values without memory."""
-    return storage_of(value) if _is_own(value) and value.numel() else None
+    return storage_of(value) if _has_strides(value) and value.numel() else None
 
 
 def _was_written(copy: Any) -> bool:
@@ -142,7 +143,9 @@ def _was_written(copy: Any) -> bool:
         return True
 
 
-def _is_own(tensor: Any) -> bool:
+def _has_strides(tensor: Any) -> bool:
+    """Whether a value is a tensor with memory of its own layout: neither sparse, nested, nor on the
+    meta device."""
     import torch
 
     return (
@@ -177,32 +180,32 @@ def returned_arguments(returned: Any, arguments: Mapping[str, Any]) -> dict[str,
 
 
 def contents_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """By name, something that is equal as long as an argument has the same structure, the same
-    numbers and texts, and the same tensors. A symbol of a trace does not count."""
-    found: dict[str, Any] = {}
+    """By the name of an argument, a key that stays equal as long as the argument has the same
+    structure, the same numbers and texts, and the same tensors. Symbols of a trace are ignored."""
+    contents: dict[str, Any] = {}
     for name, value in arguments.items():
         try:
-            found[name] = _contents(value)
+            contents[name] = _contents(value)
         except Exception:  # a model may leave anything in it: that is equal to nothing
-            found[name] = object()
-    return found
+            contents[name] = object()
+    return contents
 
 
 _PLAIN = (int, float, complex, tuple, str, bytes)  # a tuple is a complex number
 
 
 def _contents(value: Any) -> Any:
-    found = describe_as_recorded(value)
-    layout = layout_of_nodes({"": found.node}, 0)
-    scalars = (found.scalars[place.number] for place in layout.scalars if not place.private)
+    described = describe_as_recorded(value)
+    layout = layout_of_nodes({"": described.node}, 0)
+    scalars = (described.scalars[path.number] for path in layout.scalars if not path.private)
     return (
         layout.keys,
         [repr(scalar) for scalar in scalars if type(scalar) in _PLAIN],
         # An array becomes a new tensor whenever it is described.
         [
-            id(tensor) if one.kind == "tensor" else tensor.numpy().tobytes()
-            for one in layout.tensors
-            for tensor in (found.tensors[one.number],)
+            id(tensor) if path.kind == "tensor" else tensor.numpy().tobytes()
+            for path in layout.tensors
+            for tensor in (described.tensors[path.number],)
         ],
     )
 
@@ -210,15 +213,15 @@ def _contents(value: Any) -> Any:
 def changed_arguments(
     before: Mapping[str, Any], arguments: Mapping[str, Any], returned: Mapping[str, str]
 ) -> list[str]:
-    """The arguments that hold something else than before, and are not returned.
+    """The names of the arguments whose contents changed, and that are not returned.
 
     Args:
         before: their contents before a call.
         arguments: after it.
         returned: as :func:`returned_arguments` gives it.
     """
-    after, known = contents_of(arguments), set(returned.values())
-    return [name for name, was in before.items() if was != after[name] and name not in known]
+    after, names = contents_of(arguments), set(returned.values())
+    return [name for name, was in before.items() if was != after[name] and name not in names]
 
 
 def in_own_objects(value: Any, returned: Mapping[str, str], arguments: Mapping[str, Any]) -> Any:
@@ -229,11 +232,11 @@ def in_own_objects(value: Any, returned: Mapping[str, str], arguments: Mapping[s
         returned: as :func:`returned_arguments` gives it.
         arguments: the caller's arguments, by name.
     """
-    for key, made in list(_items(value)):
-        own = arguments.get(returned.get(str(key), ""))
-        if own is not None and type(own) is type(made) and _is_mutable(own):
-            _replace_state(own, made)
-            value = _with_item(value, key, own)
+    for key, item in list(_items(value)):
+        argument = arguments.get(returned.get(str(key), ""))
+        if argument is not None and type(argument) is type(item) and _is_mutable(argument):
+            _replace_state(argument, item)
+            value = _with_item(value, key, argument)
     return value
 
 
@@ -247,20 +250,19 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_mutable(value: Any) -> bool:
-    if isinstance(value, list | MutableMapping):
-        return True
-    return is_cache_value(value)
+    return isinstance(value, list | MutableMapping) or is_cache_value(value)
 
 
-def _replace_state(own: Any, made: Any) -> None:
-    if isinstance(own, list):
-        own[:] = made
-    elif isinstance(own, MutableMapping):
-        own.clear()
-        own.update(made)
+def _replace_state(argument: Any, new: Any) -> None:
+    """Gives an argument the state of another object of its class."""
+    if isinstance(argument, list):
+        argument[:] = new
+    elif isinstance(argument, MutableMapping):
+        argument.clear()
+        argument.update(new)
     else:
-        vars(own).clear()
-        vars(own).update(vars(made))
+        vars(argument).clear()
+        vars(argument).update(vars(new))
 
 
 def _with_item(value: Any, key: Any, item: Any) -> Any:

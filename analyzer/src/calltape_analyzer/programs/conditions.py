@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from calltape_analyzer.facts import Rejection
-from calltape_analyzer.foreign_errors import inputs_in
+from calltape_analyzer.foreign_errors import inputs_of_guard
 from calltape_analyzer.programs import reasons
 
 __all__ = ["MAX_TEXT", "Conditions", "Sized"]
@@ -80,18 +80,18 @@ class Conditions:
                 return size
             expression = size.node.expr
             # torch checks the ranges and equality of expressions that have a range of their own.
-            known = expression.is_symbol or expression in program.range_constraints
-            return str(expression) if known else None
+            has_range = expression.is_symbol or expression in program.range_constraints
+            return str(expression) if has_range else None
 
         for name, spec in zip(names, kinds, strict=True):
-            known: Any = nodes[spec.arg.name].meta.get("val") if spec.arg.name in nodes else None
-            if hasattr(known, "shape"):
-                dtype = str(known.dtype).removeprefix("torch.")
-                inputs.append((name, dtype, tuple(map(declared, known.shape))))
+            value: Any = nodes[spec.arg.name].meta.get("val") if spec.arg.name in nodes else None
+            if hasattr(value, "shape"):
+                dtype = str(value.dtype).removeprefix("torch.")
+                inputs.append((name, dtype, tuple(map(declared, value.shape))))
             else:
                 # The value of an int that the trace made a constant, else its symbol.
-                is_int = type(known) is int or type(known).__name__ == "SymInt"
-                inputs.append((name, None, (declared(known),) if is_int else ()))
+                is_int = type(value) is int or type(value).__name__ == "SymInt"
+                inputs.append((name, None, (declared(value),) if is_int else ()))
         ranges = {
             str(symbol): (_bound(limits.lower), _bound(limits.upper))
             for symbol, limits in program.range_constraints.items()
@@ -109,19 +109,19 @@ class Conditions:
         bound: dict[str, int] = {}
         for (name, dtype, sizes), value in zip(self.inputs, values, strict=True):
             if dtype is None and sizes and type(value) is int:
-                found = self._size(name, sizes[0], value, bound)
-                if found is not None:
-                    return found
+                rejection = self._size(name, sizes[0], value, bound)
+                if rejection is not None:
+                    return rejection
             if not isinstance(value, Sized) or dtype is None:
                 continue
             if value.dtype != dtype:
                 return reasons.OtherDtype(name, value.dtype, dtype)
             if len(sizes) != len(value.shape):
                 return reasons.OtherRank(name, len(value.shape), len(sizes))
-            for axis, (wanted, size) in enumerate(zip(sizes, value.shape, strict=True)):
-                found = self._size(f"{name}[{axis}]", wanted, size, bound)
-                if found is not None:
-                    return found
+            for axis, (declared, size) in enumerate(zip(sizes, value.shape, strict=True)):
+                rejection = self._size(f"{name}[{axis}]", declared, size, bound)
+                if rejection is not None:
+                    return rejection
         broken = next((text for text in self.guards if _holds(text, arguments) is False), None)
         if broken is None:
             return None
@@ -132,24 +132,26 @@ class Conditions:
         }
 
         def name_of(keys: Sequence[str | int]) -> str:
-            found: Any = arguments
+            value: Any = arguments
             for key in keys:  # the guard was evaluated with them
-                found = found[key]
-            return names.get(id(found)) or ".".join(map(str, keys))
+                value = value[key]
+            return names.get(id(value)) or ".".join(map(str, keys))
 
-        return reasons.GuardFails(broken, tuple(name_of(keys) for _, keys in inputs_in(broken)))
+        return reasons.GuardFails(
+            broken, tuple(name_of(keys) for _, keys in inputs_of_guard(broken))
+        )
 
     def _size(
-        self, where: str, wanted: int | str | None, size: int, bound: dict[str, int]
+        self, where: str, declared: int | str | None, size: int, bound: dict[str, int]
     ) -> Rejection | None:
-        if isinstance(wanted, int):
-            return None if wanted == size else reasons.OtherSize(where, size, wanted)
-        if wanted is None:
+        if isinstance(declared, int):
+            return None if declared == size else reasons.OtherSize(where, size, declared)
+        if declared is None:
             return None
-        known = bound.setdefault(wanted, size)
-        if known != size:
-            return reasons.UnequalSizes(where, size, known)
-        low, high = self.ranges.get(wanted, (None, None))
+        bound_size = bound.setdefault(declared, size)
+        if bound_size != size:
+            return reasons.UnequalSizes(where, size, bound_size)
+        low, high = self.ranges.get(declared, (None, None))
         # A trace never has sizes of 0 and 1, so its range begins at 2; torch does not check that.
         if low is not None and low > 2 and size < low:
             return reasons.OutOfRange(where, size, least=low)
@@ -165,10 +167,10 @@ class Conditions:
 
 def _bound(limit: Any) -> int | None:
     try:
-        found = int(limit)
+        bound = int(limit)
     except (TypeError, ValueError, OverflowError, AttributeError):
         return None  # infinite
-    return found if abs(found) < 2**62 else None
+    return bound if abs(bound) < 2**62 else None
 
 
 def _power(base: float, exponent: float) -> Any:
@@ -261,8 +263,8 @@ def _evaluate(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
         pairs = zip(node.ops, values, values[1:], strict=False)
         return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
     if isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in _FUNCTIONS:
-        given = [_number(_evaluate(one, arguments)) for one in node.args]
-        return _number(_FUNCTIONS[ast.unparse(node.func)](*given))
+        args = [_number(_evaluate(one, arguments)) for one in node.args]
+        return _number(_FUNCTIONS[ast.unparse(node.func)](*args))
     return _reference(node, arguments)
 
 
@@ -275,10 +277,10 @@ def _reference(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
         owner = _reference(node.func.value, arguments)
         if isinstance(owner, Sized):
-            known = {"size": owner.shape, "stride": owner.strides, "storage_offset": owner.offset}
-            found = known.get(node.func.attr)
-            if found is not None:
-                return found
+            facts = {"size": owner.shape, "stride": owner.strides, "storage_offset": owner.offset}
+            fact = facts.get(node.func.attr)
+            if fact is not None:
+                return fact
     raise _UnknownError
 
 

@@ -29,9 +29,9 @@ from calltape_analyzer.text import joined
 __all__ = [
     "CallOrigin",
     "accepting_programs",
+    "accepting_values",
     "no_variant",
     "serve",
-    "taking_values",
 ]
 
 CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
@@ -51,14 +51,14 @@ def accepting_programs(
     programs: Mapping[str, Program], call: SortedCall, ignored: Collection[str] = ()
 ) -> tuple[list[Program], dict[str, Rejection]]:
     """The programs that would accept a call, as far as that is known without its values and without
-    running them; and for each other program, why it would not.
+    running them, and for each other program why it would not.
 
     Args:
-        programs: by name; the first are preferred.
+        programs: by name, in the order in which they are tried.
         call: the call.
         ignored: arguments to ignore (:meth:`Tape.remove_inputs`).
     """
-    found: list[Program] = []
+    accepting: list[Program] = []
     reasons: dict[str, Rejection] = {}
     # The model would use such an argument, and no program knows how.
     passed = [name for name in call.layout.left_out if name not in ignored]
@@ -66,22 +66,29 @@ def accepting_programs(
     for program in programs.values():
         reason = left_out or program.rejects_call(call)
         if reason is None:
-            found.append(program)
+            accepting.append(program)
         else:
             reasons[program.name] = reason
-    return found, reasons
+    return accepting, reasons
 
 
-def taking_values(
-    found: Sequence[Program], call: SortedCall, sample: Sample, reasons: dict[str, Rejection]
+def accepting_values(
+    programs: Sequence[Program], call: SortedCall, sample: Sample, reasons: dict[str, Rejection]
 ) -> Iterator[tuple[Program, Sample]]:
-    """The programs that accept the values of a call as well, each with the values in its layout.
-    Why the others do not is added to ``reasons``."""
-    for program in found:
-        own = in_variant(program.variant, sample, call.key, call.row, program.device)
-        rejection = program.rejects_values(own)
+    """The programs that accept the values of a call as well, each with the values in the layout of
+    its variant.
+
+    Args:
+        programs: that accept the call without its values.
+        call: the call.
+        sample: its values.
+        reasons: why a program rejects the values is added here, by the program's name.
+    """
+    for program in programs:
+        program_sample = in_variant(program.variant, sample, call.key, call.row, program.device)
+        rejection = program.rejects_values(program_sample)
         if rejection is None:
-            yield program, own
+            yield program, program_sample
         else:
             reasons[program.name] = rejection
 
@@ -99,12 +106,12 @@ def serve(
     """Runs a call through the first program that accepts it.
 
     Args:
-        programs: as above.
+        programs: by name, in the order in which they are tried.
         call: the call.
         sample: its values.
         missing: why variants have no program, by name; for the error.
         clone: whether the program gets copies of the tensors, because it may write to them.
-        ignored: as above.
+        ignored: arguments to ignore (:meth:`Tape.remove_inputs`).
         origin: where the call comes from.
 
     Returns:
@@ -114,17 +121,18 @@ def serve(
         NoVariant: no program accepts it; says why not.
         Exception: an error of a program that does not concern its inputs.
     """
-    found, reasons = accepting_programs(programs, call, ignored)
-    for program, own in taking_values(found, call, sample, reasons):
-        own = own.cloned() if clone else own
-        may_spoil = not clone and program is not found[-1] and program.model.has_state
-        before = own.cloned() if may_spoil else own
+    accepting, reasons = accepting_programs(programs, call, ignored)
+    for program, program_sample in accepting_values(accepting, call, sample, reasons):
+        given = program_sample.cloned() if clone else program_sample
+        # If it writes to the caller's tensors and fails, the next program needs the old values.
+        must_restore = not clone and program is not accepting[-1] and program.model.has_state
+        before = given.cloned() if must_restore else given
         try:
-            return program, program.outputs(own)
+            return program, program.outputs(given)
         except Exception as error:
             if not is_of_inputs(error):
                 raise
-            restore(own, before)
+            restore(given, before)
             reasons[program.name] = RunFailed(failure_of(error))
     raise no_variant(
         "no program accepts these arguments", programs, call, reasons, missing, origin=origin
@@ -153,14 +161,14 @@ def no_variant(
     not_exported = {name: NotExported(why) for name, why in missing.items()}
 
     def distance(name: str) -> tuple[bool, bool, int]:
-        """Programs for the structure of the call come first, then those that serve more than single
-        sizes, then those with the same arguments."""
+        """A key that sorts programs for the structure of the call first, then those that serve more
+        than single sizes, then those with the same arguments."""
         program = programs.get(name)
         if program is None:
             return True, True, 0
         group = program.variant.group
         is_other = program.variant.row_in(call.key, call.row) is None
-        is_narrow = program.is_constant or program.only is not None
+        is_narrow = program.is_constant or program.only_rows is not None
         return is_other, is_narrow, len(set(group.layout.nodes) ^ set(call.layout.nodes))
 
     ordered = sorted(reasons, key=distance)
@@ -181,8 +189,7 @@ def _advice(
     """What to do about a call that no program accepts."""
     if any(isinstance(reason, SharesMemory) for reason in reasons.values()):
         return "pass a copy of it, if a copy is meant"
-    every = programs.values()
-    if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
+    if any(unknown_class_in(p.variant.group, call, p.classes) for p in programs.values()):
         return "give load_programs the classes of your own"
     if any(map(has_module_keys, call.layout.nodes.values())):
         return "call them in programs.installed(model): the keys of a dict are modules of it"
@@ -198,10 +205,10 @@ def _advice(
         return f"call it without {joined(passed, 3)}, or export with what {LEFT_OUT} left out"
     if origin != "caller":
         return _RECORDED[origin]
-    if any(one.knows_and_rejects(call) for one in every):
+    if any(program.knows_and_rejects(call) for program in programs.values()):
         return f"calls of these sizes were recorded, and none of the programs takes them; {_TRIED}"
-    more = "record calls like this one as well, and export again"
+    record_advice = "record calls like this one as well, and export again"
     if missing:
         names = joined([repr(name) for name in missing], 3)
-        return f"if it is a call of {names}, {_TRIED}; if it is of none, {more}"
-    return more
+        return f"if it is a call of {names}, {_TRIED}; if it is of none, {record_advice}"
+    return record_advice

@@ -226,16 +226,16 @@ NEEDED = (2, 12)
 
 
 def require_torch() -> None:
-    """Rejects a torch that is too old for programs. Builds of one's own between two releases
-    (``2.12.0a0+git1234``) count as the release that they lead to.
+    """Rejects a torch that is too old for programs. A build between two releases
+    (``2.12.0a0+git1234``) counts as the later release.
 
     Raises:
         UsageError: it is too old; says what is installed, and what is needed.
     """
     import torch
 
-    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    if found is not None and (int(found[1]), int(found[2])) < NEEDED:
+    version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if version is not None and (int(version[1]), int(version[2])) < NEEDED:
         needed = ".".join(map(str, NEEDED))
         raise UsageError(
             f"torch {torch.__version__} is installed, and exported programs need {needed} or "
@@ -380,41 +380,41 @@ class TorchModel(ExportedModel):
 
 
 def write_numbers(graph: Graph) -> None:
-    """Replaces in a graph what torch cannot write. Each number stays what it is."""
+    """Replaces the functions in a graph that torch cannot save by others with the same results."""
     for node in list(graph.nodes):
-        made = _MADE_OF.get(node.target) if node.op == "call_function" else None
-        if made is None or any(one is not None for one in node.args[1:]) or node.kwargs:
+        replacement = _REPLACEMENTS.get(node.target) if node.op == "call_function" else None
+        if replacement is None or any(arg is not None for arg in node.args[1:]) or node.kwargs:
             continue  # round(x, 2) is correct to the last bit, which nothing else gives
         with graph.inserting_before(node):
-            found = made(_Writing(graph), node.args[0])
+            new = replacement(_GraphWriter(graph), node.args[0])
         # torch cannot read the bounds of what is rounded, if that is a symbol alone.
-        found.meta["val"] = node.target(1.0 * node.args[0].meta["val"])
-        node.replace_all_uses_with(found)
-        _note_values(graph, found)
+        new.meta["val"] = node.target(1.0 * node.args[0].meta["val"])
+        node.replace_all_uses_with(new)
+        _update_values(graph, new)
         graph.erase_node(node)
-        found.name = node.name  # it may be an output, which the program knows by its name
+        new.name = node.name  # it may be an output, which the program knows by its name
 
 
-def _note_values(graph: Graph, changed: Node) -> None:
-    """Lets what is computed from a number be known by the value that the number is known by now."""
+def _update_values(graph: Graph, changed: Node) -> None:
+    """Computes the values of all nodes that depend on a changed one again."""
     from torch._ops import OpOverload
 
-    new = {changed}
+    updated = {changed}
     for node in graph.nodes:
         of_python = node.op == "call_function" and not isinstance(node.target, OpOverload)
-        if of_python and not new.isdisjoint(node.all_input_nodes):
-            new.add(node)
+        if of_python and not updated.isdisjoint(node.all_input_nodes):
+            updated.add(node)
             node.meta["val"] = node.target(*_values(node.args))
 
 
 def _values(args: Iterable[Any]) -> list[Any]:
     from torch.fx import Node
 
-    return [one.meta["val"] if isinstance(one, Node) else one for one in args]
+    return [arg.meta["val"] if isinstance(arg, Node) else arg for arg in args]
 
 
-class _Writing:
-    """Adds functions to a graph, at its insertion point."""
+class _GraphWriter:
+    """Adds calls of functions to a graph, at its insertion point."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -430,17 +430,17 @@ class _Writing:
         return self(torch.sym_ite, condition, one, other)  # type: ignore[no-any-return]
 
 
-def _floor(write: _Writing, x: Node) -> Node:
+def _floor(write: _GraphWriter, x: Node) -> Node:
     whole = write(math.trunc, x)
     return write.either(write(operator.gt, whole, x), write(operator.sub, whole, 1), whole)
 
 
-def _ceil(write: _Writing, x: Node) -> Node:
+def _ceil(write: _GraphWriter, x: Node) -> Node:
     whole = write(math.trunc, x)
     return write.either(write(operator.lt, whole, x), write(operator.add, whole, 1), whole)
 
 
-def _round(write: _Writing, x: Node) -> Node:
+def _round(write: _GraphWriter, x: Node) -> Node:
     """To the nearest int; to an even one if two are as near."""
     below = _floor(write, x)
     above = write(operator.add, below, 1)
@@ -450,10 +450,10 @@ def _round(write: _Writing, x: Node) -> Node:
     return write.either(write(operator.lt, rest, 0.5), below, near)
 
 
-def _abs(write: _Writing, x: Node) -> Node:
+def _abs(write: _GraphWriter, x: Node) -> Node:
     return write.either(write(operator.lt, x, 0), write(operator.neg, x), x)
 
 
-_MADE_OF: dict[Any, Callable[[_Writing, Node], Node]] = {
+_REPLACEMENTS: dict[Any, Callable[[_GraphWriter, Node], Node]] = {
     math.floor: _floor, math.ceil: _ceil, round: _round, abs: _abs, operator.abs: _abs,
 }  # fmt: skip

@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import TapeError
+from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import (
     ExportedModel,
@@ -20,7 +22,7 @@ from calltape_analyzer.programs.exported_model import (
 )
 from calltape_analyzer.programs.manifest import (
     FileFacts,
-    Manifest,
+    ProgramsManifest,
     SavedProgram,
     read_manifest,
     within_manifest,
@@ -28,7 +30,7 @@ from calltape_analyzer.programs.manifest import (
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.saving import check_program, program_parts, signature_of
+from calltape_analyzer.programs.saving import check_program, program_parts, signature_from_document
 from calltape_analyzer.programs.untrusted_files import check_trusted, digest_of, require_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
@@ -65,7 +67,7 @@ def load_programs(
         if _runtime(program["file"]).is_code:
             require_trust(folder / program["file"], trusted)
 
-    def loaded(file: str, names: Sequence[str]) -> ExportedModel:
+    def load(file: str, names: Sequence[str]) -> ExportedModel:
         _check_files(folder, file, manifest["files"])
         try:
             return _runtime(file).from_file(folder / file, names, trusted=trusted)
@@ -74,7 +76,7 @@ def load_programs(
                 raise
             raise TapeError("damaged", error.reason, path=str(folder / file)) from None
 
-    return _programs(folder, manifest, classes, loaded)
+    return _programs_of_manifest(folder, manifest, classes, load)
 
 
 def declared_programs(directory: str | os.PathLike[str], *, classes: Classes = ()) -> Programs:
@@ -88,7 +90,7 @@ def declared_programs(directory: str | os.PathLike[str], *, classes: Classes = (
     for program in manifest["programs"]:
         if not os.path.lexists(folder / program["file"]):
             raise TapeError("not_found", "a program is missing", path=str(folder / program["file"]))
-    return _programs(folder, manifest, classes, UnloadedModel)
+    return _programs_of_manifest(folder, manifest, classes, UnloadedModel)
 
 
 def folder_of_programs(source: Any) -> Path | None:
@@ -102,63 +104,47 @@ def folder_of_programs(source: Any) -> Path | None:
         programs = read_manifest(path.parent)["programs"]
     except TapeError:
         return None
-    return path.parent if any(one["file"] == path.name for one in programs) else None
+    return path.parent if any(program["file"] == path.name for program in programs) else None
 
 
-def _programs(
+def _programs_of_manifest(
     folder: Path,
-    manifest: Manifest,
+    manifest: ProgramsManifest,
     classes: Classes,
-    model_of: Callable[[str, Sequence[str]], ExportedModel],
+    load: Callable[[str, Sequence[str]], ExportedModel],
 ) -> Programs:
+    """The programs that a manifest describes.
+
+    Args:
+        folder: of the manifest.
+        manifest: what it says.
+        classes: as in :func:`load_programs`.
+        load: returns the model of a file; also gets the names of its inputs.
+    """
     index = ClassIndex.of(classes)
-    signature = within_manifest(folder, lambda: signature_of(manifest["signature"]))
-
-    def made(document: SavedProgram) -> Program:
-        variant, plan, result = program_parts(document, signature, index.renamed)
-        program = Program(
-            variant,
-            plan,
-            result,
-            UnloadedModel(document["file"]),
-            document["demands"],
-            index,
-            document["device"],
-            None if document["only"] is None else frozenset(document["only"]),
-            document["returned"],
-            list(document["notes"]),
-            document["state"],
-            unwritten=document["unwritten"],
-            written=dict(document["written"]),
-            draws=document["draws"],
-            no_aliases=document["no_aliases"],
-            made_by=document["made_by"],
-        )
-        check_program(program)
-        return program
-
+    signature = within_manifest(folder, lambda: signature_from_document(manifest["signature"]))
     programs = [
-        within_manifest(folder, lambda document=document: made(document))  # type: ignore[misc]
+        within_manifest(folder, partial(_program_of_document, document, signature, index))
         for document in manifest["programs"]
     ]
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
-        program.model = model_of(document["file"], program.plan.names)
+        program.model = load(document["file"], program.plan.names)
     sorter = CallSorter(
         signature,
         index.renamed,
-        modes=frozenset(mode for one in programs for mode in one.plan.context.modes),
-        layout_paths=frozenset(manifest["laid_out"]),
+        modes=frozenset(mode for program in programs for mode in program.plan.context.modes),
+        layout_paths=frozenset(manifest["layout_paths"]),
         grad_paths=frozenset(
-            str(place)
-            for one in programs
-            for place, facts in zip(
-                one.variant.group.layout.tensors, one.variant.group.facts, strict=True
-            )
+            str(path)
+            for group in (program.variant.group for program in programs)
+            for path, facts in zip(group.layout.tensors, group.facts, strict=True)
             if facts.grad is not None
         ),
-        ordered=frozenset(path for one in programs for path in one.plan.template.layout.ordered),
-        ignored_sharing=frozenset(manifest["unshared"]),
+        ordered=frozenset(
+            path for program in programs for path in program.plan.template.layout.ordered
+        ),
+        ignored_sharing=frozenset(manifest["ignored_sharing"]),
     )
     return Programs(
         programs,
@@ -170,10 +156,41 @@ def _programs(
     )
 
 
-def _check_files(folder: Path, file: str, known: Sequence[FileFacts]) -> None:
+def _program_of_document(
+    document: SavedProgram, signature: Signature, classes: ClassIndex
+) -> Program:
+    """A program as it was saved, without the model that runs it.
+
+    Raises:
+        TapeError: the document is damaged.
+    """
+    variant, plan, result = program_parts(document, signature, classes.renamed)
+    program = Program(
+        variant,
+        plan,
+        result,
+        UnloadedModel(document["file"]),
+        document["conditions"],
+        classes,
+        document["device"],
+        None if document["only_rows"] is None else frozenset(document["only_rows"]),
+        document["returned"],
+        list(document["notes"]),
+        document["state"],
+        unwritten=document["unwritten"],
+        result_arguments=dict(document["result_arguments"]),
+        random_generators=document["random_generators"],
+        no_aliases=document["no_aliases"],
+        made_by=document["made_by"],
+    )
+    check_program(program)
+    return program
+
+
+def _check_files(folder: Path, file: str, listed: Sequence[FileFacts]) -> None:
     """Raises TapeError (``damaged``) if a program's files were not written with the manifest."""
-    own = [found for found in known if found["name"].removesuffix(".data") == file]
-    for name in dict.fromkeys(found["name"] for found in own):
+    own = [facts for facts in listed if facts["name"].removesuffix(".data") == file]
+    for name in dict.fromkeys(facts["name"] for facts in own):
         path = folder / name
         size, digest = digest_of(path)
         if not any((f["name"], f["size"], f["sha256"]) == (name, size, digest) for f in own):

@@ -1,7 +1,7 @@
 """``manifest.json``: what saved programs say of themselves, and which files belong to them.
 
 It may come from a stranger. Nothing in it is run. Its types and sizes are checked here before
-anything is made from it, and :mod:`saved_program` checks that its parts agree.
+anything is made from it, and :mod:`~calltape_analyzer.programs.saving` checks that its parts agree.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
     "MANIFEST",
     "SHAPES",
     "FileFacts",
-    "Manifest",
+    "ProgramsManifest",
     "SavedCompletion",
     "SavedForm",
     "SavedLayout",
@@ -70,34 +70,34 @@ _MAX_ATTEMPTS = 100_000
 _MAX_NOTES = 10_000
 _MAX_PACKED = 32 * 1024 * 1024
 _MAX_MAPS = 500_000
-"""Most of them are facts, of which each is checked by itself: 10 s for so many."""
+"""Most of them are facts, each of which is checked alone; so many take 10 s."""
 _MAX_GUARDS = 200_000
-"""Characters, in the conditions of a program that are evaluated for every call."""
+"""Characters in the guards of a program, which are evaluated for every call."""
 
 
-class _Whole:
-    """Marks a map of which only the first field that is missing is told. For each, pydantic would
-    make an error with a copy of all that the map holds."""
+class _FirstMissing:
+    """Marks a map that reports only the first of its missing fields. pydantic would make an error
+    for each of them, with a copy of everything in the map."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        made = handler(source)
-        fields: dict[str, Any] = cast("Any", handler.resolve_ref_schema(made))["fields"]
-        wanted = [name for name, field in fields.items() if field.get("required", True)]
+        schema = handler(source)
+        fields: dict[str, Any] = cast("Any", handler.resolve_ref_schema(schema))["fields"]
+        required = [name for name, field in fields.items() if field.get("required", True)]
 
-        def checked(value: dict[str, Any]) -> dict[str, Any]:
-            missing = next((name for name in wanted if name not in value), None)
+        def check_fields(value: dict[str, Any]) -> dict[str, Any]:
+            missing = next((name for name in required if name not in value), None)
             if missing is not None:
                 raise ValueError(f"{missing} is missing")
             return value
 
         for field in fields.values():
             field["required"] = False
-        return core_schema.no_info_after_validator_function(checked, made)
+        return core_schema.no_info_after_validator_function(check_fields, schema)
 
 
-def _packed(text: Any) -> Any:
+def _from_base64(text: Any) -> bytes:
     if not isinstance(text, str) or len(text) > _MAX_PACKED:
         raise ValueError("no text of base64, or a long one")
     return base64.b64decode(text, validate=True)
@@ -105,36 +105,49 @@ def _packed(text: Any) -> Any:
 
 Bytes = Annotated[
     bytes,
-    PlainValidator(_packed),
+    PlainValidator(_from_base64),
     PlainSerializer(lambda data: base64.b64encode(data).decode(), return_type=str),
 ]
 Packed = Annotated[
     Any,
-    PlainValidator(lambda text: unpack(_packed(text))),
+    PlainValidator(lambda text: unpack(_from_base64(text))),
     PlainSerializer(lambda value: base64.b64encode(pack(value)).decode(), return_type=str),
 ]
 """Plain data as in the tape format."""
 
 
-def _of(kind: type, parts: Any) -> GetPydanticSchema:
-    """Makes something of its fields in their order, which are checked by the types of ``parts``."""
+def _as_fields(kind: type, fields: Any) -> GetPydanticSchema:
+    """Saves an object as the tuple of its fields.
+
+    Args:
+        kind: the class of the object: a named tuple or a dataclass.
+        fields: the type of the tuple, which checks the fields.
+    """
     names = kind._fields if issubclass(kind, tuple) else kind.__dataclass_fields__  # type: ignore[attr-defined]
 
-    def taken(value: Any) -> Any:
+    def take_apart(value: Any) -> Any:
         if not isinstance(value, kind):
             raise PydanticSerializationUnexpectedValue(f"no {kind.__name__}")
         return tuple(getattr(value, name) for name in names)
 
-    return _made(parts, lambda found: kind(*found), taken)
+    return _as_parts(fields, lambda values: kind(*values), take_apart)
 
 
-def _made(parts: Any, make: Callable[[Any], Any], taken: Callable[[Any], Any]) -> GetPydanticSchema:
-    """Makes something of ``parts`` that were checked, and writes what is taken of it."""
+def _as_parts(
+    parts: Any, make: Callable[[Any], Any], take_apart: Callable[[Any], Any]
+) -> GetPydanticSchema:
+    """Saves an object as something else.
+
+    Args:
+        parts: the type of what is saved, which checks it.
+        make: makes the object of it.
+        take_apart: returns it for an object.
+    """
 
     def schema(_: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         inner = handler.generate_schema(parts)
-        shown = core_schema.plain_serializer_function_ser_schema(taken, return_schema=inner)
-        return core_schema.no_info_after_validator_function(make, inner, serialization=shown)
+        saved = core_schema.plain_serializer_function_ser_schema(take_apart, return_schema=inner)
+        return core_schema.no_info_after_validator_function(make, inner, serialization=saved)
 
     return GetPydanticSchema(schema)
 
@@ -147,15 +160,17 @@ Number = Annotated[int, Field(ge=-(2**1024), le=2**1024)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 Shape = Annotated[Many[Size], Field(max_length=64)]
 Dtype = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
-SavedColumn = Annotated[Column, _of(Column, tuple[Place, Axis | None])]
-Facts = Many[Annotated[TensorFacts, _of(TensorFacts, tuple[Dtype, Axis, Name, Name, bool | None])]]
+SavedColumn = Annotated[Column, _as_fields(Column, tuple[Place, Axis | None])]
+Facts = Many[
+    Annotated[TensorFacts, _as_fields(TensorFacts, tuple[Dtype, Axis, Name, Name, bool | None])]
+]
 AllShared = Annotated[
-    Many[Annotated[Shared, _of(Shared, tuple[Place, Place, bool])]],
+    Many[Annotated[Shared, _as_fields(Shared, tuple[Place, Place, bool])]],
     Field(max_length=_MAX_LEAVES),
 ]
 Row = Annotated[
     SizeRow,
-    _of(
+    _as_fields(
         SizeRow,
         tuple[
             Annotated[Many[Shape], Field(max_length=_MAX_LEAVES)],
@@ -191,7 +206,7 @@ class SavedLayout(TypedDict):
 
     structure: Bytes
     positional: Place
-    asked: Annotated[Many[Mode], Field(max_length=3)]
+    modes: Annotated[Many[Mode], Field(max_length=3)]
     ordered: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 
@@ -219,51 +234,53 @@ class _Result(TypedDict):
 
 
 _Source = Annotated[
-    SizeSource, _of(SizeSource, tuple[Size | None, SavedColumn | None, SavedColumn | None])
+    SizeSource, _as_fields(SizeSource, tuple[Size | None, SavedColumn | None, SavedColumn | None])
 ]
 
 
 class SavedCompletion(TypedDict):
     """How calls of a smaller layout are completed."""
 
-    keys: Packed
+    layout_keys: Packed
     facts: Facts
-    typed: Packed
+    key_constants: Packed
     shared: AllShared
     tensors: Many[Place | None]
     scalars: Many[Place | None]
     missing: Many[tuple[Place, Many[_Source]]]
     dtypes: Many[tuple[Place, Dtype]]
     constants: Packed
-    kinds: Many[Literal["int", "float", "complex", "str", "bytes"]]
-    counters: Many[tuple[SavedColumn, SavedColumn]]
+    scalar_kinds: Many[Literal["int", "float", "complex", "str", "bytes"]]
+    counting_ints: Many[tuple[SavedColumn, SavedColumn]]
 
 
 # Not a map: of that pydantic would make an error for each item.
 _Ranges = Many[tuple[Text, tuple[Number | None, Number | None]]]
 _Conditions = Annotated[
     conditions.Conditions,
-    _of(
+    _as_fields(
         conditions.Conditions,
         tuple[
             Many[tuple[Name, Dtype | None, Many[Number | Text | None]]],
-            Annotated[dict[str, Any], _made(_Ranges, dict, lambda found: tuple(found.items()))],
+            Annotated[
+                dict[str, Any], _as_parts(_Ranges, dict, lambda ranges: tuple(ranges.items()))
+            ],
             Many[Text],
         ],
     ),
 ]
 _RowCondition = (
-    Annotated[Fixed, _of(Fixed, tuple[SavedColumn, Number, bool])]
-    | Annotated[CounterIs, _of(CounterIs, tuple[SavedColumn, SavedColumn, bool])]
+    Annotated[Fixed, _as_fields(Fixed, tuple[SavedColumn, Number, bool])]
+    | Annotated[CounterIs, _as_fields(CounterIs, tuple[SavedColumn, SavedColumn, bool])]
 )
 _Columns = Annotated[
-    frozenset[Annotated[Column, _of(Column, tuple[Place, Axis])]],
+    frozenset[Annotated[Column, _as_fields(Column, tuple[Place, Axis])]],
     Field(min_length=1, max_length=_MAX_LEAVES, fail_fast=True),
 ]
 
 
 class _Zeros(TypedDict):
-    taken: Annotated[Many[_Columns], Field(max_length=_MAX_ZEROS)]
+    accepted: Annotated[Many[_Columns], Field(max_length=_MAX_ZEROS)]
     rejected: Annotated[Many[tuple[_Columns, Fact]], Field(max_length=_MAX_ZEROS)]
 
 
@@ -277,50 +294,55 @@ class SavedProgram(TypedDict):
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
-    written: Annotated[Many[tuple[Place, Place]], Field(max_length=_MAX_LEAVES)]
-    draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
+    result_arguments: Annotated[Many[tuple[Place, Place]], Field(max_length=_MAX_LEAVES)]
+    random_generators: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
     no_aliases: Annotated[frozenset[Place], Field(fail_fast=True)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: SavedLayout
     scalars: Packed
     facts: Facts
     shared: AllShared
-    typed: Packed
+    key_constants: Packed
     constants: Packed
     rows: Annotated[Rows, Field(min_length=1)]
-    only: Rows | None
-    conditions: Many[_RowCondition]
-    demands: _Conditions
+    only_rows: Rows | None
+    variant_conditions: Many[_RowCondition]
+    conditions: _Conditions
     dimensions: Many[
         tuple[
-            SavedColumn, Annotated[DimensionDecision, _of(DimensionDecision, tuple[bool, Reason])]
+            SavedColumn,
+            Annotated[DimensionDecision, _as_fields(DimensionDecision, tuple[bool, Reason])],
         ]
     ]
     zeros: _Zeros
     returned: Annotated[dict[Name, Name], at_most(_MAX_LEAVES)]
-    completions: Annotated[Many[Annotated[SavedCompletion, _Whole()]], Field(max_length=1000)]
-    held: Many[tuple[Place, Packed]]
+    completions: Annotated[
+        Many[Annotated[SavedCompletion, _FirstMissing()]], Field(max_length=1000)
+    ]
+    constant_scalars: Many[tuple[Place, Packed]]
     open_floats: Annotated[frozenset[Place], Field(fail_fast=True)]
     frozen: Many[tuple[Place, Annotated[str, Field(max_length=64)], Any]]
     result: _Result
 
 
 @with_config(ConfigDict(ser_json_inf_nan="constants"))
-class Manifest(TypedDict):
+class ProgramsManifest(TypedDict):
     """Everything in the file. ``files`` are the files that were written with it; a name may be
     there twice while a save replaces a file."""
 
     format: Literal["calltape-programs"]
     version: Literal[1]
     signature: SavedSignature
-    laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
-    unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
+    layout_paths: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    ignored_sharing: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
     missing: Annotated[dict[Name, Fact], at_most(_MAX_NOTES)]
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Attempt], Field(max_length=_MAX_ATTEMPTS)]
     verdicts: Annotated[Many[VariantVerdict], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]
-    programs: Annotated[Many[Annotated[SavedProgram, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
+    programs: Annotated[
+        Many[Annotated[SavedProgram, _FirstMissing()]], Field(max_length=_MAX_PROGRAMS)
+    ]
 
 
 class _Head(TypedDict):
@@ -329,24 +351,24 @@ class _Head(TypedDict):
 
 
 _head: TypeAdapter[_Head] = TypeAdapter(_Head)
-_manifest: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, _Whole()])
+_manifest: TypeAdapter[ProgramsManifest] = TypeAdapter(Annotated[ProgramsManifest, _FirstMissing()])
 
 
-def encode_manifest(document: Manifest) -> bytes:
+def encode_manifest(document: ProgramsManifest) -> bytes:
     """A manifest as JSON, which :func:`read_manifest` accepts.
 
     Raises:
         TapeError: :func:`read_manifest` would reject it.
     """
     try:
-        found = _manifest.dump_json(document, indent=1)
+        data = _manifest.dump_json(document, indent=1)
     except PydanticSerializationError as error:  # lone surrogates
         raise TapeError("invalid", f"{MANIFEST} cannot be written: {error}") from None
-    _validated(found, MANIFEST)
-    return found
+    _validated(data, MANIFEST)
+    return data
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ProgramsManifest:
     """The manifest of a directory of programs.
 
     Raises:
@@ -356,26 +378,26 @@ def read_manifest(folder: Path) -> Manifest:
     return _validated(data, str(folder / MANIFEST))
 
 
-def _validated(data: bytes, path: str) -> Manifest:
+def _validated(data: bytes, path: str) -> ProgramsManifest:
     if data.count(b"{") > _MAX_MAPS:
         raise TapeError("limit", f"more than {_MAX_MAPS:,} maps", path=path)
     try:
-        found = _head.validate_json(data)
+        head = _head.validate_json(data)
     except ValidationError:
         raise TapeError("damaged", f"{MANIFEST} is not one of programs", path=path) from None
-    if found["version"] != 1:
-        raise TapeError("version", f"programs of version {found['version']}", path=path)
+    if head["version"] != 1:
+        raise TapeError("version", f"programs of version {head['version']}", path=path)
     try:
         manifest = _manifest.validate_json(data, strict=True)
     except ValidationError as error:
         raise TapeError(
             "invalid", f"{MANIFEST} breaks the format", path=path, problems=problems_of(error)[:20]
         ) from None
-    listed = {found["name"] for found in manifest["files"]}
+    listed = {file["name"] for file in manifest["files"]}
     for program in manifest["programs"]:
         if program["file"] not in listed:
             raise TapeError("invalid", f"{program['file']} is not among its files", path=path)
-        guards = [len(text) for text in program["demands"].guards]
+        guards = [len(text) for text in program["conditions"].guards]
         if sum(size for size in guards if size <= conditions.MAX_TEXT) > _MAX_GUARDS:
             raise TapeError("limit", f"conditions of more than {_MAX_GUARDS} characters", path=path)
     return manifest

@@ -177,13 +177,13 @@ class OnnxModel(ExportedModel):
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         values = {name: value_of(*feed) for name, feed in self._feeds(inputs).items()}
-        found = self.session.run_with_ort_values(None, values)
+        results = self.session.run_with_ort_values(None, values)
         # What an ``initializer`` of somebody makes may be less than a session.
         read = getattr(self.session, "get_modelmeta", None)
         metadata = {} if read is None else read().custom_metadata_map
         are_complex = complex_outputs(metadata)
         outputs: list[Any] = []
-        for known, output in zip(self.session.get_outputs(), found, strict=True):
+        for known, output in zip(self.session.get_outputs(), results, strict=True):
             if known.name == CHECKS:
                 check_assertions(output.numpy().tolist(), metadata)
                 continue
@@ -251,14 +251,14 @@ def _rejected(
         return None
     if len(declared.dims) != len(shape):
         return reasons.OtherRank(name, len(shape), len(declared.dims), "model")
-    for axis, (wanted, size) in enumerate(zip(declared.dims, shape, strict=True)):
+    for axis, (declared_size, size) in enumerate(zip(declared.dims, shape, strict=True)):
         where = f"{name}[{axis}]"
-        if isinstance(wanted, int) and wanted != size:
-            return reasons.OtherSize(where, size, wanted, "model")
-        if isinstance(wanted, str) and wanted.isidentifier():
-            known, place = named.setdefault(wanted, (size, where))
-            if known != size:
-                return reasons.UnequalNames(where, size, place, known, wanted)
+        if isinstance(declared_size, int) and declared_size != size:
+            return reasons.OtherSize(where, size, declared_size, "model")
+        if isinstance(declared_size, str) and declared_size.isidentifier():
+            named_size, place = named.setdefault(declared_size, (size, where))
+            if named_size != size:
+                return reasons.UnequalNames(where, size, place, named_size, declared_size)
     return None
 
 
@@ -329,10 +329,10 @@ def check_assertions(holds: Sequence[bool], metadata: Mapping[str, str]) -> None
         return
     texts = _listed(metadata, CHECKS)
     failed = [place for place, one in enumerate(holds) if not one]
-    known = [str(texts[i]) for i in failed if i < len(texts)]
+    messages = [str(texts[i]) for i in failed if i < len(texts)]
     # Some assertions are there twice, and only one says where in the model it comes from.
-    known.sort(key=lambda text: not says_where(text))
-    text = known[0][:_MAX_TEXT] if known else f"number {failed[0]}"
+    messages.sort(key=lambda text: not says_where(text))
+    text = messages[0][:_MAX_TEXT] if messages else f"number {failed[0]}"
     raise ConditionError(failed_text(text))
 
 
@@ -360,7 +360,7 @@ def complex_outputs(metadata: Mapping[str, str]) -> frozenset[str]:
     Args:
         metadata: of the model. A file may be anybody's: other content names no output.
     """
-    return frozenset(one for one in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(one, str))
+    return frozenset(name for name in _listed(metadata, COMPLEX_OUTPUTS) if isinstance(name, str))
 
 
 def _listed(metadata: Mapping[str, str], name: str) -> list[Any]:

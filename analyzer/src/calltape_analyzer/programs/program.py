@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template
+from calltape_analyzer.arguments.plan import ArgumentPlan, FormLeaf, PlainForm, Template
 from calltape_analyzer.arguments.samples import Sample
-from calltape_analyzer.comparison.reports import shown_path
+from calltape_analyzer.comparison.reports import output_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.distinctions import difference_of
 from calltape_analyzer.observing.groups import Group, SortedCall, shown_constant
 from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.size_table import SizeRow
-from calltape_analyzer.programs import notes as kinds
+from calltape_analyzer.programs import notes as note_types
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.caller_objects import as_traced, kept_layouts, memory_of, write_back
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_analyzer.pytree.classes import ClassIndex, class_name
 from calltape_analyzer.pytree.memory import contiguous_strides
 from calltape_analyzer.pytree.nodes import ABSENT, values_in
 from calltape_analyzer.pytree.placeholder import Placeholder, Unmade, placeholders_in
@@ -46,7 +46,7 @@ from calltape_schema.tree import (
 __all__ = ["Program", "constants_of", "unknown_class_in"]
 
 _MAX_SHOWN = 4
-"""Names of a state whose values a note has."""
+"""How many names of lost state have their values in a note."""
 
 
 def _layout(value: Any) -> str | None:
@@ -70,44 +70,44 @@ class Program:
         conditions: what the trace assumed about sizes.
         classes: the classes that results may be made of.
         device: where its tensors are.
-        only: the sizes that it may serve, if it returned wrong values at others; None for all sizes
-            that it does not reject itself.
+        only_rows: the sizes that it may serve, if it returned wrong values at others; None for all
+            sizes that it does not reject itself.
         returned: the items of the result that are arguments, which the model changes.
         all_notes: its notes and remarks.
         state: the parameters, buffers and attributes of the model that a call changes.
         changed_state: the names in ``state`` that a run of the program changes as well.
         depends: whether later calls of the model depend on state that the program does not change;
             None if that was not tried.
-        unwritten: the arguments, and tensors among them, that the model changes and does not
-            return, and that the program does not change. No call of it reproduces the model.
-        written: the number of each tensor of the result that is an argument, and that of the
-            argument. A call gives it back with the values that the program returns, if the runtime
-            cannot write to it.
+        unwritten: the arguments, and tensors among them, that the model changes but does not
+            return, and that the program does not change.
+        result_arguments: which tensors of the result are arguments: by the number of the tensor,
+            that of the argument. If the runtime cannot write to the argument, a call writes the
+            values that the program returns to it.
         no_aliases: the numbers of the tensors among the arguments that must not be the model's own,
             because the model returns something else then.
         owner: the model, if it is in this process.
         made_by: the strategy that made it; None for a program that calltape did not make.
         traced: the torch program that :attr:`model` was converted from, during an export.
-        draws: the generators that the model draws random numbers from; empty if nothing that was
-            compared depends on them.
+        random_generators: those that the model draws from; empty if nothing that was compared
+            depends on random numbers.
     """
 
     variant: VariantFacts
-    plan: Plan
+    plan: ArgumentPlan
     result: tuple[Template, PlainForm]
     model: ExportedModel
     conditions: Conditions
     classes: ClassIndex
     device: str = "cpu"
-    only: frozenset[SizeRow] | None = None
+    only_rows: frozenset[SizeRow] | None = None
     returned: dict[str, str] = field(default_factory=dict)
     all_notes: list[Note] = field(default_factory=list)
     state: tuple[str, ...] = ()
     changed_state: set[str] = field(default_factory=set)
     depends: bool | None = None
     unwritten: tuple[str, ...] = ()
-    written: dict[int, int] = field(default_factory=dict)
-    draws: tuple[str, ...] = ()
+    result_arguments: dict[int, int] = field(default_factory=dict)
+    random_generators: tuple[str, ...] = ()
     no_aliases: frozenset[int] = frozenset()
     owner: Any = None
     traced: Any = None
@@ -146,12 +146,12 @@ class Program:
     def is_constant(self) -> bool:
         """Whether it serves the sizes of one recorded call, or one value of a tensor, because no
         more general program could be made."""
-        return self.has(kinds.OneSize) or bool(self.plan.frozen)
+        return self.has(note_types.OneSize) or bool(self.plan.frozen)
 
     @property
     def depends_on_values(self) -> bool:
         """Whether it may have conditions on values of tensors, which only a run checks."""
-        return self.has(kinds.ByValues)
+        return self.has(note_types.ByValues)
 
     def note_state(self, values: Mapping[str, str]) -> None:
         """Adds parameters, buffers and attributes of the model that a call changed.
@@ -159,18 +159,22 @@ class Program:
         Args:
             values: by name, the values at the export, in words; empty for long values.
         """
-        known = tuple(sorted({*self.state, *values}))
-        if known == self.state and not values:
+        names = tuple(sorted({*self.state, *values}))
+        if names == self.state and not values:
             return
-        self.state = known
+        self.state = names
         lost = self.lost
-        kept = tuple(name for name in self.state if name not in lost)
-        notes: list[Note] = [kinds.StateKept(kept)] if kept else []
+        kept_names = tuple(name for name in self.state if name not in lost)
+        notes: list[Note] = [note_types.StateKept(kept_names)] if kept_names else []
         if lost:
             shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
-            notes.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
+            notes.append(
+                note_types.StateLost(tuple(lost), shown, self.model.has_state, self.depends)
+            )
         before = [
-            note for note in self.all_notes if isinstance(note, kinds.StateKept | kinds.StateLost)
+            note
+            for note in self.all_notes
+            if isinstance(note, note_types.StateKept | note_types.StateLost)
         ]
         if notes != before:
             self.all_notes = [note for note in self.all_notes if note not in before] + notes
@@ -188,9 +192,9 @@ class Program:
         for number, is_returned in ({} if self.model.has_state else tensors).items():
             # The caller's own object gets the tensors that the program returns.
             if places[number].argument not in returned:
-                lost[str(places[number])] = is_returned and number in self.written.values()
+                lost[str(places[number])] = is_returned and number in self.result_arguments.values()
         for name, is_written_back in lost.items():
-            self.note(kinds.Unwritten(name, is_written_back))
+            self.note(note_types.Unwritten(name, is_written_back))
         unwritten = [name for name, is_written_back in lost.items() if not is_written_back]
         self.unwritten = tuple(dict.fromkeys([*self.unwritten, *unwritten]))
 
@@ -203,7 +207,7 @@ class Program:
         """
         for path in expected if self.model.has_state else ():
             if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
-                self.note(kinds.OtherStrides(shown_path(path), now, was))
+                self.note(note_types.OtherStrides(output_path(path), now, was))
 
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
         """Notes outputs of the model that share memory with an argument. Whether those of the
@@ -215,15 +219,15 @@ class Program:
         places = self.variant.group.layout.tensors
         paths: dict[str, list[str]] = {}
         for path, numbers in sorted(views.items()):
-            paths.setdefault(str(places[min(numbers)]), []).append(shown_path(path))
+            paths.setdefault(str(places[min(numbers)]), []).append(output_path(path))
         for name, outputs in paths.items():
-            self.note(kinds.SharedMemory(name, tuple(outputs)))
+            self.note(note_types.SharedMemory(name, tuple(outputs)))
 
     def note_draws(self, generators: Sequence[str]) -> None:
         """Notes that results depend on random numbers, and their generators."""
-        if not self.draws:
-            self.draws = tuple(generators)
-            self.all_notes.append(kinds.Draws(self.draws))
+        if not self.random_generators:
+            self.random_generators = tuple(generators)
+            self.all_notes.append(note_types.Draws(self.random_generators))
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are unknown in this process."""
@@ -236,9 +240,9 @@ class Program:
         """The objects of a result that cannot be made although their classes are known, each with
         the reason. The caller gets placeholders for them."""
         return [
-            kinds.ComesAsPlaceholder(one.type_name, one.reason)
-            for one in placeholders_in(self.value(outputs))
-            if isinstance(one, Unmade)
+            note_types.ComesAsPlaceholder(placeholder.type_name, placeholder.reason)
+            for placeholder in placeholders_in(self.value(outputs))
+            if isinstance(placeholder, Unmade)
         ]
 
     @property
@@ -263,40 +267,44 @@ class Program:
         Raises:
             Exception: what the runtime raises.
         """
-        given = as_traced(self.variant, sample)
+        traced_sample = as_traced(self.variant, sample)
         with with_default_dtype(self.plan.context):
-            returned = self.model.run(self.inputs(given))
+            returned = self.model.run(self.inputs(traced_sample))
         if self.model.has_state:
-            write_back(sample, given)
+            write_back(sample, traced_sample)
         leaves = self._result_leaves
         if len(returned) != len(leaves):
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
         # A cache that the program fills and returns is the caller's own.
-        own = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
+        callers = {
+            id(copy): one for one, copy in zip(sample.tensors, traced_sample.tensors, strict=True)
+        }
         return [
-            own[id(value)] if id(value) in own else self._written(leaf, leaf.read(value), sample)
+            callers[id(value)]
+            if id(value) in callers
+            else self._written_back(leaf, leaf.read(value), sample)
             for leaf, value in zip(leaves, returned, strict=True)
         ]
 
-    def _written(self, leaf: FormLeaf, value: Any, sample: Sample) -> Any:
+    def _written_back(self, leaf: FormLeaf, value: Any, sample: Sample) -> Any:
         """An output, or the caller's own tensor with its values, if the model returns that."""
-        if self.model.has_state or leaf.kind != "tensor" or leaf.index not in self.written:
+        if self.model.has_state or leaf.kind != "tensor" or leaf.index not in self.result_arguments:
             return value
         import torch
 
         from calltape_analyzer.model.state import same
 
-        own = sample.tensors[self.written[leaf.index]]
-        if not same(value, own):
+        argument = sample.tensors[self.result_arguments[leaf.index]]
+        if not same(value, argument):
             with torch.no_grad():
-                own.copy_(value)
-        return own
+                argument.copy_(value)
+        return argument
 
     def value(self, outputs: Sequence[Any]) -> Any:
-        """What the model would return, made of flat outputs. An object of an unknown class is a
-        :class:`~calltape_analyzer.Placeholder`."""
+        """Rebuilds what the model would return from flat outputs. An object of an unknown class
+        becomes a :class:`~calltape_analyzer.Placeholder`."""
         tensors, ints = self._placed(outputs)
         return self.result[0].build(tensors, ints, self.classes, self.device)["output"]
 
@@ -336,19 +344,20 @@ class Program:
         if not self.no_aliases or self.owner is None:
             return None
         named = (*self.owner.named_parameters(), *self.owner.named_buffers())
-        own = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
+        names = {memory_of(tensor): name for name, tensor in named if tensor.numel()}
         for number in sorted(self.no_aliases):
             memory = memory_of(sample.tensors[number])
-            if memory is not None and memory in own:
-                place = self.variant.group.layout.tensors[number]
-                return reasons.SharesMemory(str(place), own[memory])
+            if memory is not None and memory in names:
+                path = self.variant.group.layout.tensors[number]
+                return reasons.SharesMemory(str(path), names[memory])
         return None
 
     def rejects_constants(self, tensor_at: Callable[[int], Any]) -> reasons.OtherValue | None:
-        """The same, of a call whose tensors are read one by one.
+        """Why the program rejects a call because of tensors that are constants of it; None if it
+        does not.
 
         Args:
-            tensor_at: gives a tensor of the layout by its number. One whose value is not known is
+            tensor_at: returns a tensor of the layout by its number. One whose value is not known is
                 not compared.
         """
         if not self.plan.frozen:
@@ -356,12 +365,12 @@ class Program:
         import torch
 
         for place, value in self.plan.frozen.items():
-            given = tensor_at(place)
-            if isinstance(given, Placeholder) or given.device.type == "meta":
+            tensor = tensor_at(place)
+            if isinstance(tensor, Placeholder) or tensor.device.type == "meta":
                 continue
-            if not torch.equal(given.cpu(), value.cpu()):
+            if not torch.equal(tensor.cpu(), value.cpu()):
                 name = self.variant.group.layout.tensors[place]
-                return reasons.OtherValue(str(name), str(given.tolist()), str(value.tolist()))
+                return reasons.OtherValue(str(name), str(tensor.tolist()), str(value.tolist()))
         return None
 
     def rejects_call(self, placed: SortedCall) -> Rejection | None:
@@ -384,7 +393,7 @@ class Program:
         rejection = self.variant.rejects(row)
         if rejection is None and (traced := self.conditions_reject(row, leaves)) is not None:
             rejection = reasons.ByTrace(traced)
-        if rejection is None and self.only is not None and row not in self.only:
+        if rejection is None and self.only_rows is not None and row not in self.only_rows:
             # It is unknown whether it would be right at a size that was not recorded.
             return reasons.Unverified(row in self._rows, self._serves_only)
         return rejection
@@ -396,18 +405,20 @@ class Program:
             rows: these sizes.
             why: the reason to reject all others.
         """
-        self.only = frozenset(rows)
-        self.all_notes.append(kinds.ServesOnly(len(self.only), why))
+        self.only_rows = frozenset(rows)
+        self.all_notes.append(note_types.ServesOnly(len(self.only_rows), why))
 
     @property
     def why_only(self) -> Fact | None:
-        """Why it has :attr:`only`."""
+        """Why it has :attr:`only_rows`."""
         only = self._serves_only
         return None if only is None else only.why
 
     @property
-    def _serves_only(self) -> kinds.ServesOnly | None:
-        return next((note for note in self.all_notes if isinstance(note, kinds.ServesOnly)), None)
+    def _serves_only(self) -> note_types.ServesOnly | None:
+        return next(
+            (note for note in self.all_notes if isinstance(note, note_types.ServesOnly)), None
+        )
 
     def knows_and_rejects(self, call: SortedCall) -> bool:
         """Whether it was exported from calls of these sizes, among others, but rejects them."""
@@ -452,24 +463,24 @@ class Program:
         return values, dict(zip(self.plan.forms, args, strict=False)) | kwargs
 
 
-_PLACEHOLDER = name_of(Placeholder)
+_PLACEHOLDER = class_name(Placeholder)
 
 
 def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
     """The texts and floats of a call, by argument and path."""
-    every = zip(call.layout.others, call.constants, strict=True)
-    return {(place.argument, place.path): value for place, value in every}
+    pairs = zip(call.layout.others, call.constants, strict=True)
+    return {(path.argument, path.path): value for path, value in pairs}
 
 
 def rejects_constants(variant: VariantFacts, call: SortedCall) -> reasons.OtherValue | None:
     """Why a program for certain values rejects a call; None if it accepts it."""
-    given = constants_of(call) if variant.constant_scalars else {}
+    constants = constants_of(call) if variant.constant_scalars else {}
     for i, values in variant.constant_scalars.items():
-        place = variant.group.layout.scalars[i]
-        got = given.get((place.argument, place.path))
+        path = variant.group.layout.scalars[i]
+        got = constants.get((path.argument, path.path))
         if repr(got) not in map(repr, values):
-            shown, own = shown_constant(got), ", ".join(map(shown_constant, values))
-            return reasons.OtherValue(str(place), shown, own if own != shown else None)
+            shown, accepted = shown_constant(got), ", ".join(map(shown_constant, values))
+            return reasons.OtherValue(str(path), shown, accepted if accepted != shown else None)
     return None
 
 
@@ -484,13 +495,13 @@ def unknown_class_in(
         placed: the call.
         classes: the classes that the program was loaded with.
     """
-    theirs = dict(placed.layout.keys)
+    keys_of_call = dict(placed.layout.keys)
     for name, key in group.layout.keys:
-        if name in placed.layout.nodes and theirs[name] != key:
+        if name in placed.layout.nodes and keys_of_call[name] != key:
             node = placed.layout.nodes[name]
-            found = _type_name(node, placed)
-            if found is not None and classes.get(found) is None:
-                return reasons.UnknownClass(name, found, _is_placeholder(node))
+            type_name = _type_name(node, placed)
+            if type_name is not None and classes.get(type_name) is None:
+                return reasons.UnknownClass(name, type_name, _is_placeholder(node))
     return None
 
 

@@ -22,7 +22,12 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.programs.attempts import Attempt, VariantVerdict
 from calltape_analyzer.programs.caller_objects import in_own_objects
-from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve, taking_values
+from calltape_analyzer.programs.dispatch import (
+    accepting_programs,
+    accepting_values,
+    no_variant,
+    serve,
+)
 from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.runner import ModelReference, ProgramsRunner
@@ -65,7 +70,7 @@ class Programs(Mapping[str, Program], Shown):
     ) -> None:
         self._programs = {program.name: program for program in programs}
         # A program that accepts any int accepts its default as well.
-        self.sorter = sorter.agreeing(one.variant.group.layout for one in programs)
+        self.sorter = sorter.agreeing(program.variant.group.layout for program in programs)
         self._reference = reference
         if reference is not None:
             for program in programs:
@@ -143,13 +148,13 @@ class Programs(Mapping[str, Program], Shown):
         """
         modules = dict(module.named_modules())
         target = self._tape.target if self._tape is not None else None
-        own = method or (target.method if target is not None else "forward")
-        if not callable(getattr(module, own, None)):
+        replaced_method = method or (target.method if target is not None else "forward")
+        if not callable(getattr(module, replaced_method, None)):
             raise UsageError(
-                f"{type(module).__name__} has no method {own!r}",
+                f"{type(module).__name__} has no method {replaced_method!r}",
                 advice="pass the model that was recorded, and method= if it was another one",
             )
-        replaced: list[tuple[Any, str, Programs]] = [(module, own, self)]
+        replaced: list[tuple[Any, str, Programs]] = [(module, replaced_method, self)]
         for name, programs in self.parts.items():
             if name not in modules:
                 raise UsageError(
@@ -157,27 +162,27 @@ class Programs(Mapping[str, Program], Shown):
                     advice="pass the model that was recorded",
                 )
             replaced.append((modules[name], "forward", programs))
-        before = [vars(one).get(method, _ABSENT) for one, method, _ in replaced]
+        before = [vars(part).get(name, _ABSENT) for part, name, _ in replaced]
         sorter = self.sorter
         try:
-            for one, method, programs in replaced:
-                one.__dict__[method] = programs
+            for part, name, programs in replaced:
+                part.__dict__[name] = programs
             # Modules of it may be keys of dicts.
             self.sorter = sorter.with_model(module)
             yield
         finally:
             self.sorter = sorter
-            for (one, method, _), old in zip(replaced, before, strict=True):
+            for (part, name, _), old in zip(replaced, before, strict=True):
                 if old is _ABSENT:
-                    one.__dict__.pop(method, None)
+                    part.__dict__.pop(name, None)
                 else:
-                    one.__dict__[method] = old
+                    part.__dict__[name] = old
 
     @property
     def is_general(self) -> bool:
         """Whether the programs serve calls of every variant with unrecorded values of each size
         that varied."""
-        return all(one.scope == "general" for one in self.verdicts)
+        return all(verdict.scope == "general" for verdict in self.verdicts)
 
     @property
     def tolerances(self) -> Tolerances:
@@ -198,9 +203,9 @@ class Programs(Mapping[str, Program], Shown):
         """
         live = LiveCall(args, kwargs, self.sorter)
         placed = live.placed
-        found, reasons = accepting_programs(self, placed)
-        for program, own in taking_values(found, placed, live.sample, reasons):
-            return program.name, program.model.named(program.inputs(own))
+        accepting, reasons = accepting_programs(self, placed)
+        for program, sample in accepting_values(accepting, placed, live.sample, reasons):
+            return program.name, program.model.named(program.inputs(sample))
         raise no_variant("no program is for these arguments", self, placed, reasons, self.missing)
 
     def for_sizes(
@@ -219,8 +224,8 @@ class Programs(Mapping[str, Program], Shown):
             leaf_at: returns a tensor of the call by the number of its leaf. It is called for those
                 that are constants of a program.
         """
-        found, reasons = accepting_programs(self, placed, ignored)
-        for program in found:
+        accepting, reasons = accepting_programs(self, placed, ignored)
+        for program in accepting:
             rejection = None
             if program.variant.group.key.covers(placed.key):
                 rejection = program.rejects_constants(
@@ -307,12 +312,12 @@ class Programs(Mapping[str, Program], Shown):
         )
         judge = Judge(runner, runner.tolerances, expect, bound)
         report = report_on(tape, judge, progress, failing)
-        found: list[Note] = []
+        program_notes: list[Note] = []
         for program in self._programs.values():
-            found += [OfProgram(program.name, note) for note in program.all_notes]
+            program_notes += [OfProgram(program.name, note) for note in program.all_notes]
             if unknown := program.unknown_classes():
-                found.append(OfProgram(program.name, ReturnsPlaceholders(tuple(unknown))))
-        for note in (*found, *self.all_notes):
+                program_notes.append(OfProgram(program.name, ReturnsPlaceholders(tuple(unknown))))
+        for note in (*program_notes, *self.all_notes):
             (report.remarks if note.is_remark else report.notes).append(note)
         return report
 

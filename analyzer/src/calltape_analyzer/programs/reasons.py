@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Literal
 
 from calltape_analyzer.facts import Fact, Names, Rejection
-from calltape_analyzer.foreign_errors import ErrorKind, Raised, inputs_in, size_in
+from calltape_analyzer.foreign_errors import ErrorMeaning, Raised, inputs_of_guard, size_of_guard
 from calltape_analyzer.programs.notes import ServesOnly
 from calltape_analyzer.programs.strategies import Strategy
 
@@ -93,10 +93,10 @@ class Cause(Fact, code="cause"):
     why: Fact
     place: str
     advice: Advice | None = None
-    kinds: tuple[ErrorKind, ...] = ()
+    kinds: tuple[ErrorMeaning, ...] = ()
 
 
-def stopped_by(fact: Fact | None, kind: ErrorKind) -> bool:
+def stopped_by(fact: Fact | None, kind: ErrorMeaning) -> bool:
     """Whether a trace failed with an error of a kind."""
     return isinstance(fact, Cause | Raised) and kind in fact.kinds
 
@@ -418,11 +418,13 @@ class GuardFails(Rejection, code="guard_fails"):
     @property
     def named(self) -> dict[str, str]:
         """The names of the inputs, by what torch writes."""
-        return dict(zip((text for text, _ in inputs_in(self.guard)), self.names, strict=False))
+        return dict(
+            zip((text for text, _ in inputs_of_guard(self.guard)), self.names, strict=False)
+        )
 
     @property
     def dimension(self) -> str | None:
-        found = size_in(self.guard)
+        found = size_of_guard(self.guard)
         return None if found is None else f"{self.named.get(found[0], found[0])}{found[1]}"
 
 

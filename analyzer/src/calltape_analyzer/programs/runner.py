@@ -41,7 +41,7 @@ from calltape_analyzer.reading.call_ref import CallRef
 
 __all__ = ["ModelReference", "ProgramRun", "ProgramsRunner"]
 
-Held = Callable[[], AbstractContextManager[list[Any]]]
+RunContext = Callable[[], AbstractContextManager[list[Any]]]
 """Returns the context of a run, which yields the modules whose state may change."""
 
 
@@ -71,8 +71,8 @@ class ProgramsRunner(Runner):
     """Runs the calls of one tape through programs.
 
     Attributes:
-        programs: by name; the first are preferred.
-        sorter: lays calls out.
+        programs: by name, in the order in which they are tried.
+        sorter: sorts calls as the export did.
         source: the calls.
         missing: why variants have no program, by name.
         reference: the model; None if there is none.
@@ -115,17 +115,17 @@ class ProgramsRunner(Runner):
     def _verdicts_in_order(self) -> dict[CallRef, Verdict]:
         """The calls that are reproduced if each starts from the state that the previous one left,
         and the first of each recording from the state at the export."""
-        right: dict[CallRef, Verdict] = {}
+        reproduced: dict[CallRef, Verdict] = {}
         for _, calls in groupby(self.source.calls, lambda call: call.ref.tape):
             with self._undisturbed() as modules:
                 for call in calls:
                     if call.under_way or has_raised(call):
                         continue
                     run = _ServedRun(self, call, lambda: nullcontext(modules), explains=False)
-                    found = judge(call, run, self.tolerances)
-                    if found.ok and found.against == "tape":
-                        right[call.ref] = found
-        return right
+                    verdict = judge(call, run, self.tolerances)
+                    if verdict.ok and verdict.against == "tape":
+                        reproduced[call.ref] = verdict
+        return reproduced
 
     @contextmanager
     def _undisturbed(self) -> Iterator[list[Any]]:
@@ -141,8 +141,8 @@ class ProgramsRunner(Runner):
         ]
         modules += [] if self.reference is None else [self.reference.module]
         with ExitStack() as stack:
-            held = None if self.reference is None else self.reference.module
-            stack.enter_context(generators_kept(held))
+            model = None if self.reference is None else self.reference.module
+            stack.enter_context(generators_kept(model))
             for module in modules:
                 stack.enter_context(unchanged(module))
             yield modules
@@ -193,31 +193,33 @@ class ProgramRun(Run):
             return verdict.with_error(InState(program.state))
         if verdict.error is None or verdict.agrees:
             return verdict
-        if program.draws:
+        if program.random_generators:
             advice = RandomAdvice.VERIFY_AT_MODEL
-            return verdict.with_error(RandomDiffers(verdict.error, program.draws, advice))
-        return (
-            verdict.with_error(MaybeState(verdict.error, program.state))
-            if program.state
-            else verdict
-        )
+            return verdict.with_error(
+                RandomDiffers(verdict.error, program.random_generators, advice)
+            )
+        if program.state:
+            return verdict.with_error(MaybeState(verdict.error, program.state))
+        return verdict
 
 
 class _ServedRun(ProgramRun):
     """A call through the first program that accepts it."""
 
     def __init__(
-        self, runner: ProgramsRunner, call: Call, held: Held, *, explains: bool = True
+        self, runner: ProgramsRunner, call: Call, context: RunContext, *, explains: bool = True
     ) -> None:
         super().__init__(runner.reference, explains=explains)
-        self._runner, self._held = runner, held
+        self._runner, self._context = runner, context
         self._placed = runner.sorter.sorted(call.record.inputs)
-        found, _ = accepting_programs(runner.programs, self._placed, runner.source.removed)
-        self.variant = found[0].name if found else None
-        self._is_alone = runner.shapes_suffice and runner.reference is None
-        self.is_synthetic = self._is_alone and bool(found) and has_synthetic_values(call)
-        self._first = found[0] if found else None
-        self._given = recorded_sample(call, runner.sorter, found[0].device if found else None)
+        accepting, _ = accepting_programs(runner.programs, self._placed, runner.source.removed)
+        self._first = accepting[0] if accepting else None
+        self.variant = self._first.name if self._first else None
+        self._compares_shapes = runner.shapes_suffice and runner.reference is None
+        may_be_synthetic = self._compares_shapes and self._first is not None
+        self.is_synthetic = may_be_synthetic and has_synthetic_values(call)
+        device = self._first.device if self._first else None
+        self._given = recorded_sample(call, runner.sorter, device)
 
     def cached_verdict(self, call: Call, tolerances: Tolerances) -> Verdict | None:
         reference, is_same_tape = self._reference, self._runner.origin == "exported"
@@ -233,7 +235,7 @@ class _ServedRun(ProgramRun):
         from calltape_analyzer.model.state import copied_from_state
 
         runner, placed = self._runner, self._placed
-        with self._held() as modules:
+        with self._context() as modules:
             program, outputs = serve(
                 runner.programs,
                 placed,
@@ -255,8 +257,8 @@ class _ServedRun(ProgramRun):
 
     def expected(self, call: Call) -> tuple[dict[str, Any] | None, Against]:
         expected, against = super().expected(call)
-        is_whole = expected is None or self._reference is not None or self._is_alone
-        return expected, against if is_whole else "tape"
+        keeps_against = expected is None or self._reference is not None or self._compares_shapes
+        return expected, against if keeps_against else "tape"
 
     def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
         verdict = super().explained(call, verdict, expected)

@@ -21,7 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
-from calltape_analyzer.arguments.plan import FormLeaf, PlainForm, Plan, Template, derived_tensors
+from calltape_analyzer.arguments.plan import (
+    ArgumentPlan,
+    FormLeaf,
+    PlainForm,
+    Template,
+    derived_tensors,
+)
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Fact, Note
@@ -36,7 +42,7 @@ from calltape_analyzer.programs.manifest import (
     MANIFEST,
     SHAPES,
     FileFacts,
-    Manifest,
+    ProgramsManifest,
     SavedCompletion,
     SavedForm,
     SavedLayout,
@@ -56,13 +62,12 @@ from calltape_schema.records import Parameter
 from calltape_schema.tree import decode_structure, encode_structure
 
 __all__ = [
+    "check_destination",
     "check_program",
-    "document_of",
-    "expect_place",
     "program_parts",
     "save",
     "signature_document",
-    "signature_of",
+    "signature_from_document",
 ]
 
 _STAGING = ".calltape-saving-"
@@ -88,8 +93,8 @@ def save(
     read it: the directory has the mode 0700, its files 0600.
 
     Args:
-        programs: in the order in which they are asked for a call.
-        sorter: lays calls out as the programs were made for them.
+        programs: the first that accepts a call serves it.
+        sorter: sorts calls as the export did.
         directory: a new or empty one, or one with an earlier save.
 
     Raises:
@@ -97,24 +102,24 @@ def save(
         TapeError: ``io`` if it cannot be written.
     """
     folder = Path(os.path.abspath(directory))
-    files = (one.exported for one in programs.values() if isinstance(one.exported, str))
+    files = (program.exported for program in programs.values() if isinstance(program.exported, str))
     if any(Path(file).parent.resolve() == folder.resolve() for file in files):
         reason, advice = "these programs are read from it", "name another directory"
         raise UsageError(reason, path=str(folder), advice=advice)
     try:
-        earlier = _earlier(folder)
-        written = partial(_staged, programs, sorter)
+        earlier = _earlier_manifest(folder)
+        write_files = partial(_write_files, programs, sorter)
         if not os.path.lexists(folder):
-            _save_new(written, folder)
+            _save_new(write_files, folder)
         else:
-            _save_over(written, folder, earlier)
+            _save_over(write_files, folder, earlier)
     except OSError as error:
         reason = f"cannot write it: {error.strerror or error}"
         raise TapeError("io", reason, path=str(folder)) from None
 
 
-def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Tells before an export whether its programs can be saved in a directory.
+def check_destination(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Checks, before an export, that its programs can be saved in a directory.
 
     Raises:
         UsageError: the directory holds something that no save wrote.
@@ -122,7 +127,7 @@ def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
     """
     folder = Path(os.path.abspath(directory))
     try:
-        earlier = _earlier(folder)
+        earlier = _earlier_manifest(folder)
     except OSError as error:
         reason = f"cannot read it: {error.strerror or error}"
         raise TapeError("io", reason, path=str(folder)) from None
@@ -130,7 +135,7 @@ def expect_place(directory: str | os.PathLike[str], *, overwrite: bool) -> None:
         raise TapeError("exists", "programs of an earlier export are there", path=str(folder))
 
 
-def _earlier(folder: Path) -> Manifest | None:
+def _earlier_manifest(folder: Path) -> ProgramsManifest | None:
     """The manifest of an earlier save; None if there is no directory, or an empty one.
 
     Raises:
@@ -145,27 +150,27 @@ def _earlier(folder: Path) -> Manifest | None:
     if not names:
         return None
     if MANIFEST not in names:
-        _reject(folder, names, f"it holds files that no {MANIFEST} names")
+        _reject_folder(folder, names, f"it holds files that no {MANIFEST} names")
     try:
-        found = read_manifest(folder)
+        manifest = read_manifest(folder)
     except TapeError:
-        _reject(folder, [MANIFEST])
-    known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
-    own = {name for name, _, _ in known}
-    others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
-    if others:
-        _reject(folder, others)
-    return found
+        _reject_folder(folder, [MANIFEST])
+    saved = {(f["name"], f["size"], f["sha256"]) for f in manifest["files"]}
+    saved_names = {name for name, _, _ in saved}
+
+    def was_saved(name: str) -> bool:
+        try:
+            return name in saved_names and (name, *digest_of(folder / name)) in saved
+        except TapeError:
+            return False  # a link, a directory
+
+    unknown_names = [name for name in names if name != MANIFEST and not was_saved(name)]
+    if unknown_names:
+        _reject_folder(folder, unknown_names)
+    return manifest
 
 
-def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
-    try:
-        return (path.name, *digest_of(path)) in known
-    except TapeError:
-        return False  # a link, a directory
-
-
-def _reject(
+def _reject_folder(
     folder: Path, names: Sequence[str],
     why: str = "it is not empty, and these are not what calltape saved there",
 ) -> NoReturn:  # fmt: skip
@@ -185,38 +190,41 @@ def _staging(parent: Path) -> TemporaryFolder:
     return TemporaryFolder(parent / f"{_STAGING}{secrets.token_hex(8)}")
 
 
-Written = Callable[..., Manifest]
-"""Writes all but the manifest into a folder, and gives the manifest: :func:`_staged`."""
+WriteFiles = Callable[..., ProgramsManifest]
+"""Writes all files but the manifest into a folder, and returns the manifest: :func:`_write_files`
+for certain programs."""
 
 
-def _save_new(written: Written, folder: Path) -> None:
+def _save_new(write_files: WriteFiles, folder: Path) -> None:
+    """Saves into a folder that does not exist."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _staging(folder.parent) as stage:
-        manifest = written(stage, taken=())
-        _put(stage, stage, manifest)
+        manifest = write_files(stage, taken=())
+        _put_manifest(stage, stage, manifest)
         # If a directory appeared meanwhile, this replaces it only if it is empty.
         stage.rename(folder)
 
 
-def _save_over(written: Written, folder: Path, earlier: Manifest | None) -> None:
+def _save_over(write_files: WriteFiles, folder: Path, earlier: ProgramsManifest | None) -> None:
+    """Saves into a folder that exists, and removes the files of an earlier save."""
     old = earlier["files"] if earlier else ()
     with _staging(folder) as stage:
-        manifest = written(stage, taken=[found["name"] for found in old])
+        manifest = write_files(stage, taken=[file["name"] for file in old])
         new = manifest["files"]
         # If this ends at any moment, the manifest lists all files that are there.
         if earlier:
-            _put(stage, folder, {**earlier, "files": (*old, *new)})
-        for found in new:
-            os.replace(stage / found["name"], folder / found["name"])
-        _put(stage, folder, {**manifest, "files": (*new, *old)})
-        kept = {found["name"] for found in new}
-        for found in old:
-            if found["name"] not in kept:
-                (folder / found["name"]).unlink(missing_ok=True)
-        _put(stage, folder, manifest)
+            _put_manifest(stage, folder, {**earlier, "files": (*old, *new)})
+        for file in new:
+            os.replace(stage / file["name"], folder / file["name"])
+        _put_manifest(stage, folder, {**manifest, "files": (*new, *old)})
+        new_names = {file["name"] for file in new}
+        for file in old:
+            if file["name"] not in new_names:
+                (folder / file["name"]).unlink(missing_ok=True)
+        _put_manifest(stage, folder, manifest)
 
 
-def _put(stage: Path, folder: Path, manifest: Manifest) -> None:
+def _put_manifest(stage: Path, folder: Path, manifest: ProgramsManifest) -> None:
     """Replaces the manifest of a folder, in one step."""
     path = stage / f"{MANIFEST}.new"
     _write_bytes(path, encode_manifest(manifest))
@@ -228,26 +236,26 @@ def _write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _staged(
+def _write_files(
     programs: SavedPrograms,
     sorter: CallSorter,
     stage: Path,
     *,
     taken: Sequence[str],
-) -> Manifest:
-    """Writes all but the manifest, which it returns.
+) -> ProgramsManifest:
+    """Writes all files but the manifest, which it returns.
 
     Args:
-        programs, sorter: as :func:`save` has them.
+        programs, sorter: as for :func:`save`.
         stage: the folder to write into.
         taken: names that files of an earlier save have.
     """
-    number = 0
-    while any(_file_name(i, p, number) in taken for i, p in enumerate(programs.values())):
-        number += 1
+    save_number = 0
+    while any(_file_name(i, p, save_number) in taken for i, p in enumerate(programs.values())):
+        save_number += 1
     documents: list[SavedProgram] = []
     for i, program in enumerate(programs.values()):
-        file = _file_name(i, program, number)
+        file = _file_name(i, program, save_number)
         try:
             program.model.save(stage / file)
         except (TapeError, OSError):
@@ -256,7 +264,7 @@ def _staged(
             reason = f"{file} cannot be saved: {type(error).__name__}: {str(error)[:200]}"
             advice = "torch cannot write this program: use it in the process that exported it"
             raise TapeError("io", reason, advice=advice) from None
-        documents.append(document_of(program, file))
+        documents.append(program_document(program, file))
     # No constants: they come from calls, and the manifest has the ones that a program needs.
     shapes = [findings_of(p.variant).model_dump(exclude={"constants"}) for p in programs.values()]
     _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
@@ -269,8 +277,8 @@ def _staged(
         "format": "calltape-programs",
         "version": 1,
         "signature": signature_document(sorter.signature),
-        "laid_out": tuple(sorted(sorter.layout_paths)),
-        "unshared": tuple(sorted(sorter.ignored_sharing)),
+        "layout_paths": tuple(sorted(sorter.layout_paths)),
+        "ignored_sharing": tuple(sorted(sorter.ignored_sharing)),
         "missing": programs.missing,
         "notes": programs.all_notes,
         "attempts": programs.attempts,
@@ -280,9 +288,9 @@ def _staged(
     }
 
 
-def _file_name(place: int, program: Program, number: int) -> str:
+def _file_name(place: int, program: Program, save_number: int) -> str:
     slug = re.sub(r"[^A-Za-z0-9]+", "-", program.name)[:60].strip("-") or "program"
-    return f"{place:02d}-{slug}{f'.{number}' if number else ''}{program.model.suffix}"
+    return f"{place:02d}-{slug}{f'.{save_number}' if save_number else ''}{program.model.suffix}"
 
 
 def signature_document(signature: Signature) -> SavedSignature:
@@ -291,13 +299,13 @@ def signature_document(signature: Signature) -> SavedSignature:
     return {"parameters": parameters, "removed": tuple(sorted(signature.removed))}
 
 
-def signature_of(document: SavedSignature) -> Signature:
+def signature_from_document(document: SavedSignature) -> Signature:
     """The signature of :func:`signature_document`."""
     parameters = tuple(map(Parameter.model_validate, document["parameters"]))
     return Signature(parameters, frozenset(document["removed"]))
 
 
-def document_of(program: Program, file: str) -> SavedProgram:
+def program_document(program: Program, file: str) -> SavedProgram:
     """A program as it is saved beside its file, for :func:`program_parts`."""
     variant, group = program.variant, program.variant.group
     template, form = program.result
@@ -309,28 +317,30 @@ def document_of(program: Program, file: str) -> SavedProgram:
         "notes": tuple(program.all_notes),
         "state": program.state,
         "unwritten": program.unwritten,
-        "written": tuple(program.written.items()),
-        "draws": program.draws,
+        "result_arguments": tuple(program.result_arguments.items()),
+        "random_generators": program.random_generators,
         "no_aliases": program.no_aliases,
         "device": program.device,
         "layout": _layout_document(group.layout),
         "scalars": tuple(program.plan.template.scalars),
         "facts": group.facts,
-        "typed": group.key.constants,
+        "key_constants": group.key.constants,
         "shared": group.key.shared,
         "constants": group.constants,
         "rows": tuple(variant.rows),
-        "only": None if program.only is None else tuple(program.only),
-        "conditions": variant.conditions,  # type: ignore[typeddict-item]
-        "demands": program.conditions,
+        "only_rows": None if program.only_rows is None else tuple(program.only_rows),
+        "variant_conditions": variant.conditions,  # type: ignore[typeddict-item]
+        "conditions": program.conditions,
         "dimensions": tuple(variant.dimensions.items()),
         "zeros": {
-            "taken": tuple(variant.zeros.accepted),
+            "accepted": tuple(variant.zeros.accepted),
             "rejected": tuple(variant.zeros.rejected.items()),
         },
         "returned": program.returned,
         "completions": tuple(map(_completion_document, variant.completions.values())),
-        "held": tuple((i, one) for i, values in variant.constant_scalars.items() for one in values),
+        "constant_scalars": tuple(
+            (place, value) for place, values in variant.constant_scalars.items() for value in values
+        ),
         "open_floats": variant.open_floats,
         "frozen": tuple((i, str(t.dtype), t.tolist()) for i, t in variant.frozen.items()),
         "result": {
@@ -344,11 +354,11 @@ def document_of(program: Program, file: str) -> SavedProgram:
 
 def program_parts(
     document: SavedProgram, signature: Signature, renamed: Renamed = str
-) -> tuple[VariantFacts, Plan, tuple[Template, PlainForm]]:
+) -> tuple[VariantFacts, ArgumentPlan, tuple[Template, PlainForm]]:
     """Variant, plan and result of a saved program.
 
     Args:
-        document: as :func:`document_of` made it.
+        document: as :func:`program_document` made it.
         signature: of the recorded method.
         renamed: gives the names that classes of arguments have in this process.
 
@@ -356,8 +366,10 @@ def program_parts(
         TapeError: the document is damaged.
     """
     variant = _variant_of(document, renamed)
-    variant.frozen = {place: _tensor(*rest) for place, *rest in document["frozen"]}
-    plan = Plan.of(variant, Sample([], list(document["scalars"])), signature)
+    variant.frozen = {
+        place: _tensor(*dtype_and_values) for place, *dtype_and_values in document["frozen"]
+    }
+    plan = ArgumentPlan.of(variant, Sample([], list(document["scalars"])), signature)
     result = document["result"]
     layout = _layout_of(result["layout"])
     counters = dict(result["counters"])
@@ -368,30 +380,30 @@ def program_parts(
 def _variant_of(document: SavedProgram, renamed: Renamed) -> VariantFacts:
     nowhere = CallRef(b"", 0)
     layout = _layout_of(document["layout"], renamed)
-    key = GroupKey(layout.keys, document["facts"], document["typed"], document["shared"])
+    key = GroupKey(layout.keys, document["facts"], document["key_constants"], document["shared"])
     group = Group(key, layout, tuple(document["constants"]), nowhere)
     # How many calls a row has is not saved: each row counts as one call.
     rows = SizeTable.of((row, Seen(1, nowhere)) for row in document["rows"])
-    made = VariantFacts(group, rows, document["conditions"])
-    made.name = document["name"]
-    made.dimensions = dict(document["dimensions"])
+    variant = VariantFacts(group, rows, document["variant_conditions"])
+    variant.name = document["name"]
+    variant.dimensions = dict(document["dimensions"])
     zeros = document["zeros"]
-    made.zeros = ZeroSizes(frozenset(zeros["taken"]), dict(zeros["rejected"]))
-    for place, value in document["held"]:
-        made.constant_scalars[place] = (*made.constant_scalars.get(place, ()), value)
-    made.open_floats = document["open_floats"]
+    variant.zeros = ZeroSizes(frozenset(zeros["accepted"]), dict(zeros["rejected"]))
+    for place, value in document["constant_scalars"]:
+        variant.constant_scalars[place] = (*variant.constant_scalars.get(place, ()), value)
+    variant.open_floats = document["open_floats"]
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]
-    made.completions = {completion.key: completion for completion in completions}
-    return made
+    variant.completions = {completion.key: completion for completion in completions}
+    return variant
 
 
-def _tensor(dtype: str, values: Any) -> Any:
+def _tensor(dtype_name: str, values: Any) -> Any:
     import torch
 
-    found = vars(torch).get(dtype.removeprefix("torch."))
-    if not isinstance(found, torch.dtype):
-        raise TapeError("invalid", f"{dtype[:80]!r} is not a dtype")
-    return torch.tensor(values, dtype=found)
+    dtype = vars(torch).get(dtype_name.removeprefix("torch."))
+    if not isinstance(dtype, torch.dtype):
+        raise TapeError("invalid", f"{dtype_name[:80]!r} is not a dtype")
+    return torch.tensor(values, dtype=dtype)
 
 
 def _layout_document(layout: ArgumentLayout) -> SavedLayout:
@@ -409,7 +421,7 @@ def _layout_document(layout: ArgumentLayout) -> SavedLayout:
     return {
         "structure": encode_structure(document),
         "positional": layout.positional,
-        "asked": tuple(sorted(layout.context.modes)),
+        "modes": tuple(sorted(layout.context.modes)),
         "ordered": tuple(sorted(layout.ordered)),
     }
 
@@ -422,42 +434,42 @@ def _layout_of(document: SavedLayout, renamed: Renamed = str) -> ArgumentLayout:
         nodes = dict(zip(kwargs.keys, kwargs.children, strict=True))
     except (AttributeError, IndexError):
         raise TapeError("invalid", "a saved layout is not one of arguments") from None
-    context = Context.of(spec.context, (), document["asked"])
+    context = Context.of(spec.context, (), document["modes"])
     ordered = frozenset(document["ordered"])
     return layout_of_nodes(nodes, document["positional"], renamed, context, ordered=ordered)
 
 
 def _completion_document(completion: Completion) -> SavedCompletion:
     return {
-        "keys": completion.key.layout,
+        "layout_keys": completion.key.layout,
         "facts": completion.key.facts,
-        "typed": completion.key.constants,
+        "key_constants": completion.key.constants,
         "shared": completion.key.shared,
         "tensors": completion.tensors,
         "scalars": completion.scalars,
         "missing": tuple(completion.missing.items()),
         "dtypes": tuple(completion.dtypes.items()),
         "constants": completion.constants,
-        "kinds": tuple(path.kind for path in completion.layout.scalars),  # type: ignore[misc]
-        "counters": tuple(completion.counting_ints.items()),
+        "scalar_kinds": tuple(path.kind for path in completion.layout.scalars),  # type: ignore[misc]
+        "counting_ints": tuple(completion.counting_ints.items()),
     }
 
 
 def _completion_of(
     document: SavedCompletion, layout: ArgumentLayout, renamed: Renamed
 ) -> Completion:
-    if document["kinds"] != tuple(path.kind for path in layout.scalars):
+    if document["scalar_kinds"] != tuple(path.kind for path in layout.scalars):
         raise TapeError("invalid", "its manifest contradicts itself: the scalars of a completion")
-    keys = _with_names(document["keys"], renamed)
+    keys = _with_names(document["layout_keys"], renamed)
     return Completion(
-        GroupKey(keys, document["facts"], document["typed"], document["shared"]),
+        GroupKey(keys, document["facts"], document["key_constants"], document["shared"]),
         layout,
         document["tensors"],
         document["scalars"],
         dict(document["missing"]),
         dict(document["dtypes"]),
         tuple(document["constants"]),
-        dict(document["counters"]),
+        dict(document["counting_ints"]),
     )
 
 
@@ -483,7 +495,7 @@ def _form_of(document: SavedForm) -> PlainForm:
 
 
 def check_program(program: Program) -> None:
-    """Looks up every place that a program names.
+    """Checks that every place that a program names exists.
 
     Raises:
         TapeError: ``invalid`` if parts of the program contradict each other.
@@ -493,7 +505,7 @@ def check_program(program: Program) -> None:
     _expect(len(program.plan.template.scalars) == len(group.layout.scalars), "its scalars")
     rows = list(program.variant.rows)
     ranks = [facts.rank for facts in group.facts]
-    for row in [*rows, *(program.only or ())]:
+    for row in [*rows, *(program.only_rows or ())]:
         _expect([len(shape) for shape in row.shapes] == ranks, "the ranks of a row")
         _expect(len(row.ints) == len(group.layout.ints), "the ints of a row")
     for condition in program.variant.conditions:
@@ -505,12 +517,12 @@ def check_program(program: Program) -> None:
     zeros = program.variant.zeros
     for columns in (*zeros.accepted, *zeros.rejected):
         _check_columns(group, columns)
-    for place in (*program.variant.frozen, *program.no_aliases, *program.written.values()):
+    for place in (*program.variant.frozen, *program.no_aliases, *program.result_arguments.values()):
         _expect(place < len(group.layout.tensors), "a tensor")
     for place in program.variant.constant_scalars:
         _expect(place < len(group.layout.scalars), "a constant")
     for place in program.variant.open_floats:
-        kinds = [one.kind for one in group.layout.scalars]
+        kinds = [path.kind for path in group.layout.scalars]
         _expect(place < len(kinds) and kinds[place] == "float", "a float")
     for completion in program.variant.completions.values():
         _check_completion(group, completion)
@@ -542,18 +554,18 @@ def _check_columns(group: Group, columns: Iterable[Column]) -> None:
 
 
 def _check_completion(group: Group, completion: Completion) -> None:
-    """A completion makes a row of the group, from columns of it that the call has."""
+    """Checks that a completion makes a row of its group from columns that the call has."""
     for parts in (completion.scalars, completion.constants):
         _expect(len(parts) == len(group.layout.scalars), "the scalars of a completion")
     _expect(len(completion.tensors) == len(group.facts), "the tensors of a completion")
     facts = completion.key.facts
-    for place, at in enumerate(completion.tensors):
-        if at is None:
+    for place, source in enumerate(completion.tensors):
+        if source is None:
             _expect(place in completion.missing, "a missing tensor")
             _expect(place in completion.dtypes, "the type of a missing tensor")
         else:
-            _expect(at < len(facts), "a tensor of a completion")
-            _expect(facts[at].rank == group.facts[place].rank, "the rank of a tensor")
+            _expect(source < len(facts), "a tensor of a completion")
+            _expect(facts[source].rank == group.facts[place].rank, "the rank of a tensor")
     for place, sources in completion.missing.items():
         _expect(place < len(group.facts), "a missing tensor")
         _expect(completion.tensors[place] is None, "a missing tensor")

@@ -29,7 +29,6 @@ __all__ = [
     "is_pt2",
     "load_exported_program",
     "load_onnx_proto",
-    "open_regular",
     "read_json",
     "read_regular",
     "reject_data_outside",
@@ -252,10 +251,10 @@ def _is_beside(location: str, folder: Path) -> bool:
         return False
     try:
         home = folder.resolve()
-        found = (home / location).resolve()  # with links followed
-        is_beside = found.is_relative_to(home)
+        target = (home / location).resolve()  # with links followed
+        is_beside = target.is_relative_to(home)
         with suppress(FileNotFoundError, NotADirectoryError):  # there may be nothing to read
-            is_beside = is_beside and stat.S_ISREG(found.stat().st_mode)
+            is_beside = is_beside and stat.S_ISREG(target.stat().st_mode)
         return is_beside
     except (OSError, RuntimeError):  # the links are a circle (an OSError since Python 3.13)
         return False
@@ -266,11 +265,11 @@ def _locations(message: Any) -> Iterator[str]:
     attributes, of subgraphs, of functions, of training graphs."""
     waiting = [message]
     while waiting:
-        found = waiting.pop()
-        if found.DESCRIPTOR.name == "TensorProto":
-            yield from (e.value for e in found.external_data if e.key == "location")
+        message_part = waiting.pop()
+        if message_part.DESCRIPTOR.name == "TensorProto":
+            yield from (e.value for e in message_part.external_data if e.key == "location")
             continue
-        for field, value in found.ListFields():
+        for field, value in message_part.ListFields():
             if field.message_type is None:
                 continue
             # A repeated field is a container, which has no descriptor of a message.

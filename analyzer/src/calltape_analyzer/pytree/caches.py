@@ -84,8 +84,8 @@ def has_known_state(cls: type) -> bool:
 
 def is_of_cache_library(module: str) -> bool:
     """Whether a module belongs to a library that the tables name."""
-    known = (home.partition(".")[0] for home in (*CACHES.values(), *LAYERS.values()))
-    return module.partition(".")[0] in known
+    packages = (home.partition(".")[0] for home in (*CACHES.values(), *LAYERS.values()))
+    return module.partition(".")[0] in packages
 
 
 def loaded_cache_classes() -> list[type]:
@@ -97,12 +97,12 @@ def loaded_cache_classes() -> list[type]:
 def with_subclasses(bases: Iterable[type]) -> list[type]:
     """Classes, and all classes below them that this process has loaded."""
     waiting = list(bases)
-    found: list[type] = []
+    classes: list[type] = []
     while waiting:
         cls = waiting.pop()
-        found.append(cls)
+        classes.append(cls)
         waiting += cls.__subclasses__()
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(classes))
 
 
 def _is_listed(type_name: str, classes: dict[str, str]) -> bool:
@@ -147,25 +147,25 @@ def counted_size(path: str) -> tuple[str, int] | None:
     """What an int of a cache counts: the path of the tensor beside it, and the axis (below 0 from
     the end). None if the attribute at this path is no counter."""
     owner, _, attribute = path.rpartition(".")
-    known = COUNTERS.get(attribute)
-    return None if known is None else (f"{owner}.{known[0]}", known[1])
+    counter = COUNTERS.get(attribute)
+    return None if counter is None else (f"{owner}.{counter[0]}", counter[1])
 
 
 def source_of_derived(path: str) -> str | None:
     """The path of the attribute that the private tensor at this path follows from, if any."""
     owner, _, attribute = path.rpartition(".")
-    known = DERIVED.get(attribute)
-    return None if known is None else f"{owner}.{known}"
+    source = DERIVED.get(attribute)
+    return None if source is None else f"{owner}.{source}"
 
 
-def is_same_size(one: Any, other: Any) -> bool:
+def is_same_size(first: Any, second: Any) -> bool:
     """Whether two sizes are equal. While tracing, sizes count as equal only if that is known
     without a new condition in the program."""
-    if isinstance(one, int) and isinstance(other, int):
-        return one == other
+    if isinstance(first, int) and isinstance(second, int):
+        return first == second
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return bool(statically_known_true(one == other))
+    return bool(statically_known_true(first == second))
 
 
 def set_token_counters(cache: Any) -> None:

@@ -31,11 +31,11 @@ __all__ = [
     "ClassIndex",
     "Classes",
     "ModuleKey",
+    "class_name",
     "is_named_tuple_of",
     "is_never_made",
     "known_class",
     "loaded_batch_classes",
-    "name_of",
     "registration_of",
 ]
 
@@ -88,7 +88,7 @@ _SETSTATE = getattr(dataclasses, "_dataclass_setstate", None)
 """What dataclasses gives frozen classes with slots."""
 
 
-def name_of(cls: type) -> str:
+def class_name(cls: type) -> str:
     """The name that tapes have for a class: ``module:qualified.name``."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
@@ -96,24 +96,24 @@ def name_of(cls: type) -> str:
 def _loaded(module: str, qualname: str) -> Any:
     """The object of a name in a module that is loaded. ``getattr`` is not used: on the packages of
     transformers it imports more modules."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        if issubclass(type(found), types.ModuleType):
-            found = types.ModuleType.__getattribute__(found, "__dict__").get(part)
-        elif issubclass(type(found), type):
-            found = namespace_of(found).get(part)
+        if issubclass(type(value), types.ModuleType):
+            value = types.ModuleType.__getattribute__(value, "__dict__").get(part)
+        elif issubclass(type(value), type):
+            value = namespace_of(value).get(part)
         else:
             return None
-    return found
+    return value
 
 
 def _loaded_class(name: str) -> type | None:
     """The loaded class of a name, if it is its own."""
     module, _, qualname = name.partition(":")
-    found = _loaded(module, qualname)
-    if not issubclass(type(found), type):
+    value = _loaded(module, qualname)
+    if not issubclass(type(value), type):
         return None
-    return found if (module_of(found), qualname_of(found)) == (module, qualname) else None
+    return value if (module_of(value), qualname_of(value)) == (module, qualname) else None
 
 
 def is_never_made(name: str, cls: type | None = None) -> bool:
@@ -130,7 +130,7 @@ def is_never_made(name: str, cls: type | None = None) -> bool:
         cls = _loaded_class(name)
         if cls is None:
             return package_of(name.partition(":")[0]) in _OF_PYTHON
-    if any(cls is one for one in _MAY_BE_NAMED):
+    if any(cls is named_class for named_class in _MAY_BE_NAMED):
         return False
     return package_of(module_of(cls)) in _OF_PYTHON or _has_del(cls)
 
@@ -155,22 +155,22 @@ def known_class(name: str) -> type | None:
         return PLAIN[name]
     module = name.partition(":")[0]
     if module == _RETURN_TYPES:
-        found = _loaded_class(name)
-        return found if hasattr(found, "n_sequence_fields") else None
+        loaded = _loaded_class(name)
+        return loaded if hasattr(loaded, "n_sequence_fields") else None
     if name == _PACKED_SEQUENCE:
         return _loaded_class(name)
     if module == "numpy":
-        found, numbers = _loaded_class(name), _loaded("numpy", "number")
-        return found if found is not None and issubclass(found, numbers) else None
+        loaded, numbers = _loaded_class(name), _loaded("numpy", "number")
+        return loaded if loaded is not None and issubclass(loaded, numbers) else None
     if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
         return None
-    found = _loaded_class(name)
-    if found is None or _has_del(found):
+    loaded = _loaded_class(name)
+    if loaded is None or _has_del(loaded):
         return None
-    bases = [base for base in (_loaded(*one) for one in _DATACLASSES) if isinstance(base, type)]
-    is_result = found.__module__.startswith(_OF_TRANSFORMERS) and issubclass(found, tuple(bases))
-    is_known = has_known_state(found) or is_result or issubclass(found, collections.UserDict)
-    return found if is_known else None
+    bases = [base for base in (_loaded(*names) for names in _DATACLASSES) if isinstance(base, type)]
+    is_result = loaded.__module__.startswith(_OF_TRANSFORMERS) and issubclass(loaded, tuple(bases))
+    is_known = has_known_state(loaded) or is_result or issubclass(loaded, collections.UserDict)
+    return loaded if is_known else None
 
 
 # What a model brings.
@@ -191,9 +191,9 @@ class ModelPackages:
             modules = [module_of(type(part)) for part in model.modules()]
         else:
             modules = [str(getattr(model, "__module__", ""))]
-        packages = {one: package_of(one) for one in modules}
+        packages = {module: package_of(module) for module in modules}
         self._packages = frozenset(packages.values()) - _NO_PACKAGE
-        self._modules = tuple(one for one, package in packages.items() if package in self._packages)
+        self._modules = tuple(m for m, package in packages.items() if package in self._packages)
 
     def find(self, name: str) -> type | None:
         """The dataclass, named tuple or enum of this name that one of the packages defines, if it
@@ -203,10 +203,10 @@ class ModelPackages:
         places = ("__main__", *self._modules) if module == "__main__" else (module,)
         for place in places:
             if package_of(place) in self._packages:
-                found = _loaded_class(f"{place}:{qualname}")
+                loaded = _loaded_class(f"{place}:{qualname}")
                 # The hash of a class may be code of its metaclass.
-                if found is not None and type(found) in _METACLASSES and _is_plain(found):
-                    return found
+                if loaded is not None and type(loaded) in _METACLASSES and _is_plain(loaded):
+                    return loaded
         return None
 
 
@@ -223,25 +223,25 @@ def _is_plain(cls: type) -> bool:
     if not dataclasses.is_dataclass(cls):
         return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
     # Code decides what it means to set a field under whose name a property stands.
-    found = [type(class_attribute(cls, one.name)) for one in dataclasses.fields(cls)]
+    attributes = [type(class_attribute(cls, field.name)) for field in dataclasses.fields(cls)]
     return not any(
-        hasattr(kind, "__set__") and kind is not types.MemberDescriptorType for kind in found
+        hasattr(kind, "__set__") and kind is not types.MemberDescriptorType for kind in attributes
     )
 
 
 def _has_hook(base: type) -> bool:
     if base in PLAIN.values() or base in (typing.Generic, typing.Protocol):
         return False
-    own = namespace_of(base)
-    found = {name for name in _HOOKS if name in own}
-    if "_field_defaults" in own and "_fields" in own:
-        found.discard("__new__")  # what collections.namedtuple makes
-    if getattr(own.get("__dataclass_params__"), "frozen", False):
+    namespace = namespace_of(base)
+    hooks = {name for name in _HOOKS if name in namespace}
+    if "_field_defaults" in namespace and "_fields" in namespace:
+        hooks.discard("__new__")  # what collections.namedtuple makes
+    if getattr(namespace.get("__dataclass_params__"), "frozen", False):
         # dataclasses refuses to make a class frozen that has these itself.
-        found -= {"__setattr__", "__delattr__"}
-    if own.get("__setstate__") is not None and own["__setstate__"] is _SETSTATE:
-        found.discard("__setstate__")
-    return bool(found) and known_class(name_of(base)) is not base
+        hooks -= {"__setattr__", "__delattr__"}
+    if namespace.get("__setstate__") is not None and namespace["__setstate__"] is _SETSTATE:
+        hooks.discard("__setstate__")
+    return bool(hooks) and known_class(class_name(base)) is not base
 
 
 def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
@@ -289,14 +289,16 @@ class ClassIndex:
     def __init__(
         self, classes: Classes = (), model: Any = None, *, stand_ins: bool = False
     ) -> None:
-        given: Any = classes.by_name if isinstance(classes, ClassIndex) else classes
+        by_name: Any = classes.by_name if isinstance(classes, ClassIndex) else classes
         self._given: dict[str, type] = {}
-        pairs = given.items() if isinstance(given, Mapping) else ((None, cls) for cls in given)
+        pairs = (
+            by_name.items() if isinstance(by_name, Mapping) else ((None, cls) for cls in by_name)
+        )
         for given_name, cls in pairs:
             if not isinstance(cls, type):
                 advice = "pass the classes themselves"
                 raise UsageError(f"{cls!r:.100} is not a class", advice=advice)
-            name = name_of(cls) if given_name is None else given_name
+            name = class_name(cls) if given_name is None else given_name
             if not is_never_made(name, cls):
                 self._given[name] = cls
         self._model = model
@@ -312,9 +314,9 @@ class ClassIndex:
 
     def with_model(self, model: Any) -> ClassIndex:
         """The same classes, and those of a model."""
-        made = ClassIndex(self._given, model)
-        made._stand_ins = self._stand_ins  # one class per name, whoever asks
-        return made
+        index = ClassIndex(self._given, model)
+        index._stand_ins = self._stand_ins  # one class per name, whoever asks
+        return index
 
     @property
     def given(self) -> tuple[type, ...]:
@@ -329,8 +331,8 @@ class ClassIndex:
     def key(self, name: str) -> Hashable:
         """The module of the model that stands on a tape by this name; without a model, or if it has
         no such part, the name as a ``ModuleKey``."""
-        found = self._modules.get(name)
-        return ModuleKey(name) if found is None else found
+        module_key = self._modules.get(name)
+        return ModuleKey(name) if module_key is None else module_key
 
     @cached_property
     def _modules(self) -> dict[str, Any]:
@@ -339,17 +341,17 @@ class ClassIndex:
 
     def renamed(self, name: str) -> str:
         """The name that a class has in this process; ``name`` is its name on the tape."""
-        found = self._given.get(name)
-        if found is None and name.startswith("__main__:") and self._packages is not None:
-            found = self._packages.find(name)
-        return name_of(found) if found is not None else name
+        given_class = self._given.get(name)
+        if given_class is None and name.startswith("__main__:") and self._packages is not None:
+            given_class = self._packages.find(name)
+        return class_name(given_class) if given_class is not None else name
 
     def get(self, name: str) -> type | None:
         """The class of this name; None if this process does not have it or does not allow it."""
-        found = self._given.get(name) or known_class(name)
-        if found is None and self._packages is not None:
-            found = self._packages.find(name)
-        return found
+        cls = self._given.get(name) or known_class(name)
+        if cls is None and self._packages is not None:
+            cls = self._packages.find(name)
+        return cls
 
     def is_named(self, name: str) -> bool:
         """Whether the caller passed this class. Then code of it may run that makes an object: its
@@ -370,30 +372,32 @@ class ClassIndex:
             kind: ``namedtuple``, ``dataclass`` or ``object``.
             fields: of the object.
         """
-        known = self._stand_ins
-        if known is None or package_of(name.partition(":")[0]) in NO_STAND_IN:
+        stand_ins = self._stand_ins
+        if stand_ins is None or package_of(name.partition(":")[0]) in NO_STAND_IN:
             return None
         hidden = "_" if kind == "namedtuple" else "__"
         if len(fields) > _MAX_FIELDS or not all(
-            one.isidentifier() and one.isascii() and not keyword.iskeyword(one)
-            and not one.startswith(hidden) for one in fields
+            field.isidentifier() and field.isascii() and not keyword.iskeyword(field)
+            and not field.startswith(hidden) for field in fields
         ):  # fmt: skip
             return None
         key = (name, kind, () if kind == "object" else tuple(fields))
-        if key not in known and len(known) < _MAX_STAND_INS:
-            made: Any
+        if key not in stand_ins and len(stand_ins) < _MAX_STAND_INS:
+            stand_in: Any
             if kind == "namedtuple":
                 make: Any = collections.namedtuple
-                made = make("StandIn", fields)
+                stand_in = make("StandIn", fields)
             elif kind == "dataclass":
-                made = dataclasses.make_dataclass("StandIn", [(n, object, None) for n in fields])
+                stand_in = dataclasses.make_dataclass(
+                    "StandIn", [(n, object, None) for n in fields]
+                )
             else:
-                made = type("StandIn", (), {})
+                stand_in = type("StandIn", (), {})
             # What is described of it is the same as of the recorded object.
             module, _, qualname = name.partition(":")
-            made.__module__, made.__qualname__ = printable(module), printable(qualname)
-            known[key] = made
-        return known.get(key)
+            stand_in.__module__, stand_in.__qualname__ = printable(module), printable(qualname)
+            stand_ins[key] = stand_in
+        return stand_ins.get(key)
 
 
 Classes = Iterable[type] | Mapping[str, type] | ClassIndex
@@ -405,8 +409,8 @@ _DEQUE = "collections:deque"
 def loaded_batch_classes() -> list[type]:
     """The mappings of transformers that this process has loaded: what tokenizers and processors
     give."""
-    every = with_subclasses([collections.UserDict])
-    return [cls for cls in every if cls.__module__.startswith(_OF_TRANSFORMERS)]
+    subclasses = with_subclasses([collections.UserDict])
+    return [cls for cls in subclasses if cls.__module__.startswith(_OF_TRANSFORMERS)]
 
 
 def registration_of(cls: type) -> Any | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from calltape_analyzer.pytree.classes import ModuleKey, name_of, registration_of
+from calltape_analyzer.pytree.classes import ModuleKey, class_name, registration_of
 from calltape_analyzer.pytree.nodes import ITSELF, is_nested_node
 from calltape_analyzer.pytree.tensors import is_shapeless, is_tensor, nested_parts
 from calltape_schema.cache_classes import is_cache
@@ -177,7 +177,7 @@ class _OfArgument:
         return TensorNode(kind="tensor", leaf=len(self.to.tensors) - 1)
 
     def opaque(self, cls: type, reason: str = "not described") -> Node:
-        return OpaqueNode.model_construct(kind="opaque", type=name_of(cls), reason=reason)
+        return OpaqueNode.model_construct(kind="opaque", type=class_name(cls), reason=reason)
 
     def scalar(self, kind: ScalarKind, value: Any, name: str | None = None) -> Node:
         self.to.scalars.append((value.real, value.imag) if kind == "complex" else value)
@@ -188,9 +188,11 @@ class _OfArgument:
             plain = value.value if type(value.value) in (str, bytes, int, float, bool) else None
             # Combinations of flags have no name before Python 3.11, and an empty one never has.
             name = value.name if type(value.name) is str else str(plain)
-            return EnumNode.model_construct(kind="enum", type=name_of(cls), name=name, value=plain)
+            return EnumNode.model_construct(
+                kind="enum", type=class_name(cls), name=name, value=plain
+            )
         if isinstance(value, type):
-            return ClassNode.model_construct(kind="class", type=name_of(value))
+            return ClassNode.model_construct(kind="class", type=class_name(value))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.SymInt | torch.SymFloat):
             return self.scalar("int" if isinstance(value, torch.SymInt) else "float", value)
@@ -209,7 +211,7 @@ class _OfArgument:
     def subclassed(self, value: Any, cls: type) -> Node | None:
         for base, (kind, plain) in _PLAIN_VALUES.items():
             if isinstance(value, base):
-                return self.scalar(kind, plain(value), name_of(cls))
+                return self.scalar(kind, plain(value), class_name(cls))
         if cls.__module__ != "numpy":
             return None
         if cls.__name__ == "ndarray":
@@ -222,7 +224,9 @@ class _OfArgument:
             return None
         item = value.item()
         return (
-            self.scalar(SCALARS[type(item)], item, name_of(cls)) if type(item) in SCALARS else None
+            self.scalar(SCALARS[type(item)], item, class_name(cls))
+            if type(item) in SCALARS
+            else None
         )
 
     def array(self, value: Any) -> Node | None:
@@ -285,17 +289,17 @@ class _OfArgument:
         items = dict(dict.items(value))
         modules: list[int] = []
         if not all(map(_is_key, items)):
-            known = self.to.module_names
-            items, modules = _by_name(items, {} if known is None else known())
+            module_names = self.to.module_names
+            items, modules = _by_name(items, {} if module_names is None else module_names())
         if not all(map(_is_key, items)):
             return self.opaque(cls, _MODULE_KEYS) if any(map(_is_module, items)) else None
         if cls is not dict:
-            self.to.classes[name_of(cls)] = cls
+            self.to.classes[class_name(cls)] = cls
         return DictNode.model_construct(
             kind="dict",
             keys=tuple(items),
             children=self.nodes(items.values()),
-            type=None if cls is dict else name_of(cls),
+            type=None if cls is dict else class_name(cls),
             modules=tuple(modules) or None,
         )
 
@@ -312,15 +316,15 @@ class _OfArgument:
     def sequence(self, kind: SequenceKind, values: Iterable[Any], cls: type | None = None) -> Node:
         """The node of a sequence; ``cls`` is its class, unless that is a plain one."""
         if cls is not None:
-            self.to.classes[name_of(cls)] = cls
-        name = None if cls is None else name_of(cls)
+            self.to.classes[class_name(cls)] = cls
+        name = None if cls is None else class_name(cls)
         return SequenceNode.model_construct(kind=kind, children=self.nodes(values), type=name)
 
     def fields(self, kind: FieldsKind, cls: type, state: Mapping[str, Any]) -> Node:
-        self.to.classes[name_of(cls)] = cls
+        self.to.classes[class_name(cls)] = cls
         return FieldsNode.model_construct(
             kind=kind,
-            type=name_of(cls),
+            type=class_name(cls),
             fields=tuple(state),
             children=self.nodes(state.values()),
         )
@@ -329,7 +333,7 @@ class _OfArgument:
         children, context = registered.flatten_fn(value)
         return CustomNode.model_construct(
             kind="custom",
-            type=name_of(cls),
+            type=class_name(cls),
             context=self.context(context),
             children=self.nodes(children),
         )
@@ -381,9 +385,9 @@ class _OfResult(_OfArgument):
             self.left -= 1
             if self.left < 0:
                 return self.opaque(type(value), f"more than {MAX_VALUES} values in one object")
-        made = super().node(value)
-        names = () if self.in_context else _beside(value, made)
-        return made.model_copy(update={"beside": names}) if names else made
+        described = super().node(value)
+        names = () if self.in_context else _beside(value, described)
+        return described.model_copy(update={"beside": names}) if names else described
 
     def constant(self, value: Any, cls: type) -> Node | None:
         if isinstance(value, type) and not is_in_its_module(value):
@@ -420,8 +424,8 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
     if isinstance(node, TensorNode) or is_nested_node(node):
         return names_on_tensor(value) if is_tensor(value) else ()
     if isinstance(node, FieldsNode):
-        known = () if node.kind == "namedtuple" else frozenset(node.fields)
-        return names_beside(value, known, none_is_absent=issubclass(cls, dict))
+        fields = () if node.kind == "namedtuple" else frozenset(node.fields)
+        return names_beside(value, fields, none_is_absent=issubclass(cls, dict))
     is_subclass = isinstance(node, ScalarNode | SequenceNode | DictNode) and node.type is not None
     if not is_subclass or cls.__module__ == "numpy":
         return ()
@@ -431,12 +435,14 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
 def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any, Any], list[int]]:
     """The items of a dict, with the name of each module that is a key, and the positions of these
     keys."""
-    found = [(key.name if type(key) is ModuleKey else names.get(id(key)), key) for key in items]
-    known = {name is None or name not in items for name, _ in found}
-    if not all(known):
+    named_items = [
+        (key.name if type(key) is ModuleKey else names.get(id(key)), key) for key in items
+    ]
+    are_plain = {name is None or name not in items for name, _ in named_items}
+    if not all(are_plain):
         return items, []
-    keys = [key if name is None else name for name, key in found]
-    places = [i for i, (name, _) in enumerate(found) if name is not None]
+    keys = [key if name is None else name for name, key in named_items]
+    places = [i for i, (name, _) in enumerate(named_items) if name is not None]
     return dict(zip(keys, items.values(), strict=True)), places
 
 

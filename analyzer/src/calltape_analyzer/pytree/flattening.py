@@ -132,16 +132,16 @@ def is_empty(node: Any) -> bool:
 def mapping_keys(form: FlatTree) -> frozenset[str]:
     """The paths of all values of dicts, so that arguments whose dicts have different keys can be
     told apart."""
-    found: set[str] = set()
+    keys: set[str] = set()
     stack = [(form, "")]
     while stack:
-        one, at = stack.pop()
-        is_dict = one.kind == "dict"
-        names: Sequence[Any] = one.keys if is_dict else range(len(one.children))
-        below = [(child, f"{at}.{name}") for name, child in zip(names, one.children, strict=True)]
-        found.update(place for _, place in below if is_dict)
+        node, depth = stack.pop()
+        is_dict = node.kind == "dict"
+        names: Sequence[Any] = node.keys if is_dict else range(len(node.children))
+        below = [(c, f"{depth}.{name}") for name, c in zip(names, node.children, strict=True)]
+        keys.update(place for _, place in below if is_dict)
         stack += below
-    return frozenset(found)
+    return frozenset(keys)
 
 
 class Flattener:
@@ -178,14 +178,14 @@ class Flattener:
         # tensors in it, as an object does.
         is_other_sequence = isinstance(node, SequenceNode) and node.kind != "list"
         if isinstance(node, FieldsNode | DictNode | SequenceNode) and not is_other_sequence:
-            if (found := self._registered_form(node, path)) is not None:
-                return found
+            if (registered := self._registered_form(node, path)) is not None:
+                return registered
             if isinstance(node, FieldsNode) and node.kind == "namedtuple":
                 parts = flat(named_children(node))
                 return FlatTree("namedtuple", children=parts, keys=node.fields, type=node.type)
             if node.kind == "dataclass":
                 # torch.export.register_dataclass leaves out the fields that are None.
-                present = (one for one in named_children(node) if not isinstance(one[1], NoneNode))
+                present = (c for c in named_children(node) if not isinstance(c[1], NoneNode))
                 return FlatTree("list", children=flat(present))
             return FlatTree("list", children=tuple(self._tensors_below(node, path)))
         return FlatTree("slot", slot=Slot(path, node.leaf if _is_tensor(node) else None, node))
@@ -213,10 +213,10 @@ class Flattener:
         if registered is None:
             return None
         try:
-            made = rebuild(node, self._stand_in, self._scalars, self._classes)
-            if type(made) is not cls:
+            rebuilt = rebuild(node, self._stand_in, self._scalars, self._classes)
+            if type(rebuilt) is not cls:
                 return None
-            children, _ = registered.flatten_fn(made)
+            children, _ = registered.flatten_fn(rebuilt)
             parts = tuple(self._form_of(child, f"{path}.{i}") for i, child in enumerate(children))
         except Exception:  # a registration may refuse some layers; the rule here takes all
             return None
@@ -246,13 +246,13 @@ class Flattener:
             torch = sys.modules["torch"]
             facts = self._facts[leaf]
             dtype = torch_constant("dtype", facts.dtype)
-            made = (
+            stand_in = (
                 Placeholder("torch:Tensor", "a dtype that this torch does not have")
                 if isinstance(dtype, Placeholder)
                 # One element in memory, whatever the shape. A meta tensor would not do: a flatten
                 # function may ask for a value.
                 else torch.zeros((), dtype=dtype).expand(facts.shape)
             )
-            self._stand_ins[leaf] = made
-            self._leaf_of[id(made)] = leaf
+            self._stand_ins[leaf] = stand_in
+            self._leaf_of[id(stand_in)] = leaf
         return self._stand_ins[leaf]

@@ -118,29 +118,29 @@ def is_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def overlap(one: Place, other: Place) -> bool:
+def overlap(first: Place, second: Place) -> bool:
     """Whether two tensors in one memory have a byte in common. Slices of one tensor that interleave
     (``qkv.chunk(3, -1)``) have none. If it takes too long to find out, they have."""
-    if 0 in one.shape or 0 in other.shape:
+    if 0 in first.shape or 0 in second.shape:
         return False
-    if one.end <= other.offset or other.end <= one.offset:
+    if first.end <= second.offset or second.end <= first.offset:
         return False
     ranges: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for place, sign in ((one, 1), (other, 0)):
-        every = [*zip(place.strides, place.shape, strict=True)]
-        for step, size in [*((t * place.width, n) for t, n in every), (1, place.width)]:
+    for place, sign in ((first, 1), (second, 0)):
+        axes = [*zip(place.strides, place.shape, strict=True)]
+        for step, size in [*((t * place.width, n) for t, n in axes), (1, place.width)]:
             # Steps of one and the same width count together: their difference is what matters.
             ranges[step][sign] += (size - 1) if sign else (1 - size)
     ranges.pop(0, None)
     terms = sorted(((step, low, high) for step, (low, high) in ranges.items()), reverse=True)
-    return _is_sum(other.offset - one.offset, terms)
+    return _is_sum(second.offset - first.offset, terms)
 
 
-def _is_sum(wanted: int, terms: Sequence[tuple[int, int, int]]) -> bool:
+def _is_sum(total: int, terms: Sequence[tuple[int, int, int]]) -> bool:
     """Whether a number is a sum of multiples of the terms.
 
     Args:
-        wanted: the number.
+        total: the number.
         terms: a step, and how many times it may be taken, at least (0 or below) and at most; the
             largest steps first.
     """
@@ -148,28 +148,28 @@ def _is_sum(wanted: int, terms: Sequence[tuple[int, int, int]]) -> bool:
     for step, low, high in reversed(terms):
         lows.append(lows[-1] + step * low)
         highs.append(highs[-1] + step * high)
-    waiting, steps = [(0, wanted)], 0
+    waiting, steps = [(0, total)], 0
     while waiting:
-        at, left = waiting.pop()
-        if at == len(terms):
+        i, remaining = waiting.pop()
+        if i == len(terms):
             return True
-        step, low, high = terms[at]
+        step, low, high = terms[i]
         # The rest must be within the reach of the smaller steps.
-        rest = len(terms) - at - 1
-        first = max(-((highs[rest] - left) // step), low)
-        last = min((left - lows[rest]) // step, high)
+        others = len(terms) - i - 1
+        first = max(-((highs[others] - remaining) // step), low)
+        last = min((remaining - lows[others]) // step, high)
         for count in range(first, last + 1):
             steps += 1
             if steps > _MAX_STEPS:
                 return True
-            waiting.append((at + 1, left - count * step))
+            waiting.append((i + 1, remaining - count * step))
     return False
 
 
 def as_laid_out(plain: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """The elements of a contiguous tensor, in memory with these strides. Elements that share memory
-    must be equal; if they are not, or if the memory would be far larger than the elements, the
-    tensor as it is.
+    must be equal. If they are not, or if the memory would be far larger than the elements, returns
+    the tensor unchanged.
 
     Args:
         plain: of a dtype that torch copies exactly.
@@ -177,37 +177,39 @@ def as_laid_out(plain: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """
     import torch
 
-    needed, own = extent(plain.shape, strides), plain.numel()
+    needed, count = extent(plain.shape, strides), plain.numel()
     width = plain.dtype.itemsize
-    if tuple(strides) == plain.stride() or needed * width > _allowed(own * width):
+    if tuple(strides) == plain.stride() or needed * width > _allowed(count * width):
         return plain
-    made = torch.zeros(needed, dtype=plain.dtype, device=plain.device).as_strided(
+    memory = torch.zeros(needed, dtype=plain.dtype, device=plain.device).as_strided(
         plain.shape, tuple(strides)
     )
-    return made if _filled(made, plain) else plain
+    return memory if _filled(memory, plain) else plain
 
 
 def _allowed(size: int) -> int:
     return _FREE + _FACTOR * size
 
 
-def _filled(made: torch.Tensor, plain: torch.Tensor) -> bool:
+def _filled(laid_out: torch.Tensor, plain: torch.Tensor) -> bool:
     """Whether a view has the elements of a tensor, after they were written to it."""
     import torch
 
-    if is_apart(made.shape, made.stride()):
-        made.copy_(plain)
+    if is_apart(laid_out.shape, laid_out.stride()):
+        laid_out.copy_(plain)
         return True
     # torch refuses to copy to elements that share memory.
-    begin = made.storage_offset()
-    places = torch.full(made.shape, begin, device=made.device)
-    for axis, (size, step) in enumerate(zip(made.shape, made.stride(), strict=True)):
-        shape = [1] * made.dim()
+    begin = laid_out.storage_offset()
+    places = torch.full(laid_out.shape, begin, device=laid_out.device)
+    for axis, (size, step) in enumerate(zip(laid_out.shape, laid_out.stride(), strict=True)):
+        shape = [1] * laid_out.dim()
         shape[axis] = size
-        places += torch.arange(size, device=made.device).view(shape) * step
-    memory = torch.empty(0, dtype=made.dtype, device=made.device).set_(made.untyped_storage())
+        places += torch.arange(size, device=laid_out.device).view(shape) * step
+    memory = torch.empty(0, dtype=laid_out.dtype, device=laid_out.device).set_(
+        laid_out.untyped_storage()
+    )
     memory[places.reshape(-1)] = plain.reshape(-1)
-    return torch.equal(made, plain)
+    return torch.equal(laid_out, plain)
 
 
 def place_of_leaf(leaf: Leaf, width: int) -> Place:
@@ -232,8 +234,8 @@ def place_together(
 
     groups: dict[int, list[int]] = defaultdict(list)
     for number, leaf in enumerate(leaves):
-        one = tensors.get(number)
-        has_memory = isinstance(one, torch.Tensor) and one.device.type == "cpu"
+        tensor = tensors.get(number)
+        has_memory = isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu"
         if leaf.storage is None or leaf.layout != "strided" or not has_memory:
             continue
         if not tensors[number].is_quantized:
@@ -242,11 +244,15 @@ def place_together(
         if len(members) > 1:
             members.sort(key=lambda i: i not in made_up)
             free = sum(i in made_up for i in members)
-            made = _together([leaves[i] for i in members], [tensors[i] for i in members], free)
-            tensors.update(zip(members, made, strict=False))
+            views = _rebuilt_together(
+                [leaves[i] for i in members], [tensors[i] for i in members], free
+            )
+            tensors.update(zip(members, views, strict=False))
 
 
-def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> list[torch.Tensor]:
+def _rebuilt_together(
+    leaves: list[Leaf], tensors: list[torch.Tensor], free: int
+) -> list[torch.Tensor]:
     """The tensors in one memory; nothing if they cannot be there.
 
     Args:
@@ -262,27 +268,29 @@ def _together(leaves: list[Leaf], tensors: list[torch.Tensor], free: int) -> lis
     size = max(place.end for place in places)
     aligned = all(place.offset % place.width == 0 for place in places)
     # An expanded axis may claim any size, and has one element.
-    stored = sum(min(one.nbytes, one.untyped_storage().nbytes()) for one in tensors)
+    stored = sum(min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in tensors)
     if not aligned or size > _allowed(stored):
         return []
     memory = torch.zeros(size, dtype=torch.uint8).untyped_storage()
     plain = [_as_integers(tensor) for tensor in tensors]
-    views = [_view(memory, p, one.dtype) for p, one in zip(places, plain, strict=True)]
+    views = [_view(memory, p, tensor.dtype) for p, tensor in zip(places, plain, strict=True)]
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for view, one in zip(views, plain, strict=True):
+    for view, plain_tensor in zip(views, plain, strict=True):
         # Of an axis that both have expanded, the first element stands for all.
-        for axis, (step, own) in enumerate(zip(view.stride(), one.stride(), strict=True)):
-            if step == own == 0 and view.shape[axis] > 1:
-                view, one = view.narrow(axis, 0, 1), one.narrow(axis, 0, 1)
-        _filled(view, one)
-        pairs.append((view, one))
-    if not all(torch.equal(view, one) for view, one in pairs[free:]):
+        for axis, (step, plain_stride) in enumerate(
+            zip(view.stride(), plain_tensor.stride(), strict=True)
+        ):
+            if step == plain_stride == 0 and view.shape[axis] > 1:
+                view, plain_tensor = view.narrow(axis, 0, 1), plain_tensor.narrow(axis, 0, 1)
+        _filled(view, plain_tensor)
+        pairs.append((view, plain_tensor))
+    if not all(torch.equal(view, tensor) for view, tensor in pairs[free:]):
         return []
-    made = []
+    results = []
     for place, tensor in zip(places, tensors, strict=True):
-        one = _view(memory, place, tensor.dtype)
-        made.append(one.requires_grad_() if tensor.requires_grad else one)
-    return made
+        plain_tensor = _view(memory, place, tensor.dtype)
+        results.append(plain_tensor.requires_grad_() if tensor.requires_grad else plain_tensor)
+    return results
 
 
 def _view(memory: Any, place: Place, dtype: torch.dtype, device: Any = None) -> torch.Tensor:
@@ -315,26 +323,26 @@ def copies(tensors: Sequence[Any], device: Any = None, *, from_zero: bool = Fals
         InferenceError: torch cannot copy one.
     """
     groups: dict[Any, dict[int, Any]] = defaultdict(dict)
-    made: dict[int, Any] = {}
-    for one in tensors:
-        if id(one) in made:
+    copy_by_id: dict[int, Any] = {}
+    for tensor in tensors:
+        if id(tensor) in copy_by_id:
             continue
-        if is_strided(one):
-            made[id(one)] = None
-            groups[one.device, storage_of(one)][id(one)] = one
+        if is_strided(tensor):
+            copy_by_id[id(tensor)] = None
+            groups[tensor.device, storage_of(tensor)][id(tensor)] = tensor
         else:
-            made[id(one)] = _moved(contiguous(one.detach()), device).requires_grad_(
-                one.requires_grad
+            copy_by_id[id(tensor)] = _on_device(contiguous(tensor.detach()), device).requires_grad_(
+                tensor.requires_grad
             )
     for group in groups.values():
         members = list(group.values())
-        for one, copy in zip(members, _copied(members, device, from_zero), strict=True):
-            made[id(one)] = copy.requires_grad_(one.requires_grad)
-    return [made[id(one)] for one in tensors]
+        for tensor, copy in zip(members, _copied(members, device, from_zero), strict=True):
+            copy_by_id[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return [copy_by_id[id(tensor)] for tensor in tensors]
 
 
 def on_device(tensors: dict[int, Any], numbers: Collection[int], device: Any) -> dict[int, Any]:
-    """Tensors of which some are moved to a device, where they lie as they did.
+    """The same tensors, moved to a device where necessary; they keep their layout in memory.
 
     Args:
         tensors: by number.
@@ -349,7 +357,7 @@ def on_device(tensors: dict[int, Any], numbers: Collection[int], device: Any) ->
     return tensors | dict(zip(numbers, moved, strict=True))
 
 
-def _moved(tensor: torch.Tensor, device: Any) -> torch.Tensor:
+def _on_device(tensor: torch.Tensor, device: Any) -> torch.Tensor:
     return tensor if device is None else tensor.to(device)
 
 
@@ -369,9 +377,9 @@ def _copied(members: list[torch.Tensor], device: Any, from_zero: bool) -> list[t
     """Copies of tensors in one memory."""
     import torch
 
-    places = [place_of(one) for one in members]
+    places = [place_of(member) for member in members]
     if len(members) == 1 and members[0].is_contiguous() and (from_zero or not places[0].offset):
-        return [_moved(contiguous(members[0].detach()), device)]
+        return [_on_device(contiguous(members[0].detach()), device)]
     begin = min((place.offset for place in places if 0 not in place.shape), default=0)
     end = max((place.end for place in places if 0 not in place.shape), default=0)
     if any((place.offset - begin) % place.width for place in places if 0 not in place.shape):
@@ -386,10 +394,10 @@ def _copied(members: list[torch.Tensor], device: Any, from_zero: bool) -> list[t
         _view(
             memory.untyped_storage(),
             place._replace(offset=max(place.offset - begin, 0) if 0 not in place.shape else 0),
-            one.dtype,
+            member.dtype,
             memory.device,
         )
-        for place, one in zip(places, members, strict=True)
+        for place, member in zip(places, members, strict=True)
     ]
 
 
@@ -410,12 +418,12 @@ def relaid(plain: torch.Tensor, old: Place) -> torch.Tensor:
         for axis, (size, step) in enumerate(zip(old.shape, old.strides, strict=True))
         if step == 0 and size > 1
     ]
-    kept = plain
+    result = plain
     for axis in expanded:
-        kept = kept.narrow(axis, 0, 1)
-    strides = _strides_like(kept.shape, old)
-    numbers = as_laid_out(_as_integers(kept.contiguous()), strides)
-    if numbers.stride() != strides and math.prod(kept.shape) > 1:
+        result = result.narrow(axis, 0, 1)
+    strides = _strides_like(result.shape, old)
+    numbers = as_laid_out(_as_integers(result.contiguous()), strides)
+    if numbers.stride() != strides and math.prod(result.shape) > 1:
         return plain  # its elements cannot lie so
     steps = tuple(0 if axis in expanded else step for axis, step in enumerate(strides))
     place = Place(tuple(plain.shape), steps, 0, plain.dtype.itemsize)
@@ -423,9 +431,7 @@ def relaid(plain: torch.Tensor, old: Place) -> torch.Tensor:
         return _view(numbers.untyped_storage(), place, plain.dtype, plain.device)
 
 
-def relaid_together(
-    made: Sequence[torch.Tensor], old: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
+def relaid_together(new: Sequence[torch.Tensor], old: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Contiguous tensors laid out like others of the same ranks (:func:`relaid`). Where two of the
     others are one object, so are these; where they share memory, one is the slice of the other that
     it was, at the other sizes.
@@ -433,13 +439,13 @@ def relaid_together(
     Raises:
         InferenceError: the tensors that share memory are no slices of one of them.
     """
-    found: dict[int, torch.Tensor] = {}
+    relaid_of: dict[int, torch.Tensor] = {}
     groups: dict[Any, list[int]] = defaultdict(list)
-    for i, one in enumerate(old):
-        if is_strided(one):
-            groups[one.device, storage_of(one)].append(i)
+    for i, old_tensor in enumerate(old):
+        if is_strided(old_tensor):
+            groups[old_tensor.device, storage_of(old_tensor)].append(i)
         else:
-            found[i] = made[i]
+            relaid_of[i] = new[i]
     for members in groups.values():
         places = {i: place_of(old[i]) for i in members}
         # The largest first: the others are slices of it.
@@ -449,44 +455,44 @@ def relaid_together(
             twin = next((j for j in bases if places[j] == places[i]), None)
             base = next((j for j in bases if overlap(places[j], places[i])), None)
             if twin is not None:
-                found[i] = again = found[twin]
+                relaid_of[i] = again = relaid_of[twin]
                 if old[twin] is not old[i]:  # the same memory as another object
                     storage = again.untyped_storage()
-                    found[i] = _view(storage, place_of(again), again.dtype, again.device)
+                    relaid_of[i] = _view(storage, place_of(again), again.dtype, again.device)
             elif base is not None:
-                found[i] = _slice_of(found[base], places[base], places[i], made[i])
+                relaid_of[i] = _slice_of(relaid_of[base], places[base], places[i], new[i])
             else:
-                found[i] = relaid(made[i], places[i])
+                relaid_of[i] = relaid(new[i], places[i])
                 bases.append(i)
-    return [found[i] for i in range(len(made))]
+    return [relaid_of[i] for i in range(len(new))]
 
 
 def _slice_of(
-    base: torch.Tensor, base_place: Place, place: Place, made: torch.Tensor
+    base: torch.Tensor, base_place: Place, place: Place, values: torch.Tensor
 ) -> torch.Tensor:
     """The slice of a tensor of other sizes that a place was of the old one. Its elements are those
     of the base."""
     pairs = zip(base_place.strides, base.stride(), strict=True)
     steps = sorted(((step, new) for step, new in pairs if step), reverse=True)
-    left = (place.offset - base_place.offset) // place.width
+    remaining = (place.offset - base_place.offset) // place.width
     offset = int(base.storage_offset())
     for step, new in steps:
-        offset += left // step * new
-        left %= step
+        offset += remaining // step * new
+        remaining %= step
     strides: list[int] = []
     for stride in place.strides:
-        known = next(((s, n) for s, n in steps if s <= stride and stride % s == 0), None)
-        if stride and known is None:
+        axis = next(((s, n) for s, n in steps if s <= stride and stride % s == 0), None)
+        if stride and axis is None:
             break
-        strides.append(stride // known[0] * known[1] if known else 0)
-    there = Place(tuple(made.shape), tuple(strides), offset * place.width, place.width)
+        strides.append(stride // axis[0] * axis[1] if axis else 0)
+    there = Place(tuple(values.shape), tuple(strides), offset * place.width, place.width)
     fits = len(strides) == len(place.strides) and there.end <= place_of(base).end
-    if left or not fits or place.width != base_place.width or made.dtype != base.dtype:
+    if remaining or not fits or place.width != base_place.width or values.dtype != base.dtype:
         raise InferenceError(
             "tensors share memory in a way that is not known at other sizes",
             advice="record calls of more sizes",
         )
-    return _view(base.untyped_storage(), there, made.dtype, made.device)
+    return _view(base.untyped_storage(), there, values.dtype, values.device)
 
 
 def _strides_like(shape: Sequence[int], old: Place) -> tuple[int, ...]:
@@ -514,15 +520,15 @@ def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
     rank 4 or 5, which some models ask for by name."""
     axes = range(tensor.dim())
     order = [0, *axes[2:], 1] if tensor.dim() in (4, 5) else list(reversed(axes))
-    made = in_order(tensor, order)
-    return in_order(tensor, list(axes)) if made.stride() == tensor.stride() else made
+    ordered = in_order(tensor, order)
+    return in_order(tensor, list(axes)) if ordered.stride() == tensor.stride() else ordered
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """The tensor with its axes in an order in memory, the outermost first."""
     back = sorted(range(len(order)), key=lambda place: order[place])
-    made: torch.Tensor = contiguous(tensor.permute(*order)).permute(*back)
-    return made
+    ordered: torch.Tensor = contiguous(tensor.permute(*order)).permute(*back)
+    return ordered
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -576,12 +582,12 @@ def computable_dtypes() -> frozenset[torch.dtype]:
     """The dtypes that numbers can be converted to; not bits, nor anything below a byte."""
     import torch
 
-    found: set[torch.dtype] = set()
+    dtypes: set[torch.dtype] = set()
     for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
         with suppress(RuntimeError, NotImplementedError, TypeError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.empty(1, dtype=dtype).copy_(
                 torch.zeros(1, dtype=torch.complex64 if dtype.is_complex else None)
             )
-            found.add(dtype)
-    return frozenset(found)
+            dtypes.add(dtype)
+    return frozenset(dtypes)

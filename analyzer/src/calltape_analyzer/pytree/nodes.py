@@ -80,21 +80,21 @@ def nodes_with_paths(root: Node, path: str = "") -> Iterator[tuple[str, Node]]:
     """
     stack: list[tuple[str, Node]] = [(path, root)]
     while stack:
-        at, node = stack.pop()
-        yield at, node
-        below = [(path, child) for _, path, child in _children_at(at, node)]
+        path_here, node = stack.pop()
+        yield path_here, node
+        below = [(path, child) for _, path, child in _children_at(path_here, node)]
         if isinstance(node, CustomNode):
-            below.insert(0, (f"{at}.context", node.context))
+            below.insert(0, (f"{path_here}.context", node.context))
         stack.extend(reversed(below))
 
 
-def _children_at(at: str, node: Node) -> Iterator[tuple[Any, str, Node]]:
+def _children_at(path: str, node: Node) -> Iterator[tuple[Any, str, Node]]:
     """The children of a node at a path, each with its name there and its path."""
     names: Sequence[Any] = names_of_children(node)
-    if not at and len(names) == 2:
+    if not path and len(names) == 2:
         names = ("args", "kwargs")
     for name, child in zip(names, children_of(node), strict=True):
-        yield name, f"{at}.{name}" if at else str(name), child
+        yield name, f"{path}.{name}" if path else str(name), child
 
 
 def named_children(node: Node) -> Iterator[tuple[Any, Node]]:
@@ -102,19 +102,19 @@ def named_children(node: Node) -> Iterator[tuple[Any, Node]]:
     return zip(names_of_children(node), children_of(node), strict=True)
 
 
-def with_children(node: Node, made: Callable[[Node], Node]) -> Node:
+def with_children(node: Node, transform: Callable[[Node], Node]) -> Node:
     """A node with others in the place of its children, and of the context of a custom node; the
     node itself, if each is what it was.
 
     Args:
         node: any.
-        made: gives what stands in the place of one.
+        transform: gives what stands in the place of one.
     """
     children = children_of(node)
-    changed: dict[str, Any] = {"children": tuple(map(made, children))} if children else {}
+    changed: dict[str, Any] = {"children": tuple(map(transform, children))} if children else {}
     is_same = all(map(operator.is_, children, changed.get("children", ())))
     if isinstance(node, CustomNode):
-        changed["context"] = made(node.context)
+        changed["context"] = transform(node.context)
         is_same = is_same and changed["context"] is node.context
     return node if is_same else node.model_copy(update=changed)
 
@@ -152,9 +152,9 @@ def nested_places(root: Node, path: str = "") -> Iterator[tuple[FieldsNode, str]
         root: of a side of a call, or any node.
         path: of the root.
     """
-    for at, node in nodes_with_paths(root, path):
+    for node_path, node in nodes_with_paths(root, path):
         if is_nested_node(node):
-            yield node, at
+            yield node, node_path
 
 
 class PlacedNode(NamedTuple):
@@ -196,7 +196,7 @@ def placed_nodes(root: Node, path: str = "", named: int = MAX_NODES) -> Iterator
         if even_in_cache is not None:
             placed = placed._replace(is_data=True, in_cache=placed.in_cache and not even_in_cache)
         yield placed
-        stack.extend(reversed(list(_below(placed, named))))
+        stack.extend(reversed(list(_keyed_children(placed, named))))
 
 
 def _data_lists(root: Node, named: int) -> dict[int, bool]:
@@ -234,28 +234,28 @@ def _count(node: Node, lists: dict[int, bool]) -> tuple[int, int]:
 
 
 def _count_list(node: Node, children: Sequence[Node], lists: dict[int, bool]) -> tuple[int, int]:
-    found = [_count(child, lists) for child in children]
-    plain, named = sum(one for one, _ in found), sum(one for _, one in found)
+    counts = [_count(child, lists) for child in children]
+    plain, named = sum(count for count, _ in counts), sum(count for _, count in counts)
     if plain + named > FEW_NUMBERS:
         lists[id(node)] = plain > FEW_NUMBERS
     return plain, named
 
 
-def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
-    at, node = placed.path, placed.node
+def _keyed_children(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
+    parent_path, node = placed.path, placed.node
     in_list = placed.in_list or placed.is_data
     in_cache = placed.in_cache or (isinstance(node, FieldsNode) and is_cache_part(node))
-    for index, (name, path, child) in enumerate(_children_at(at, node)):
-        is_named = at == "args" and index < named
+    for index, (name, path, child) in enumerate(_children_at(parent_path, node)):
+        is_named = parent_path == "args" and index < named
         shown = str(name) if is_name(name) else "*"
         yield PlacedNode(
             path, child, in_list and not is_named, in_cache,
             is_setting=is_ragged_dimension(node, name),
-            pattern=f"{placed.pattern}.{shown}" if at else shown,
+            pattern=f"{placed.pattern}.{shown}" if parent_path else shown,
         )  # fmt: skip
     if isinstance(node, CustomNode):
         pattern = f"{placed.pattern}.context"
-        yield PlacedNode(f"{at}.context", node.context, in_list, in_cache, pattern=pattern)
+        yield PlacedNode(f"{parent_path}.context", node.context, in_list, in_cache, pattern=pattern)
 
 
 class _Referenced(NamedTuple):
@@ -295,17 +295,19 @@ class ReferencedOnly:
         Raises:
             TapeError: the tree is damaged.
         """
-        known = self._of(tree.structure, tree.spec)
-        if known.structure is None:
+        positions = self._of(tree.structure, tree.spec)
+        if positions.structure is None:
             return tree
-        leaves, facts = known.leaves, tree.facts()
-        kept = [facts[at].model_dump(exclude_none=True, exclude_defaults=True) for at in leaves]
-        spans = [one for one in tree.ranges if one.leaf in leaves]
+        leaves, facts = positions.leaves, tree.facts()
+        leaf_documents = [
+            facts[i].model_dump(exclude_none=True, exclude_defaults=True) for i in leaves
+        ]
+        spans = [range_ for range_ in tree.ranges if range_.leaf in leaves]
         return tree.model_copy(
             update={
-                "structure": known.structure,
-                "leaves": encode_leaves(kept),
-                "scalars": tuple(tree.scalars[at] for at in known.scalars),
+                "structure": positions.structure,
+                "leaves": encode_leaves(leaf_documents),
+                "scalars": tuple(tree.scalars[i] for i in positions.scalars),
                 "ranges": tuple(o.model_copy(update={"leaf": leaves[o.leaf]}) for o in spans),
             }
         )
@@ -323,20 +325,20 @@ class ReferencedOnly:
             raise TapeError(
                 "invalid", "a kind does not have the leaves and scalars of its structure"
             )
-        known = self._of(kind.structure, lambda: spec)
-        if known.structure is None:
+        positions = self._of(kind.structure, lambda: spec)
+        if positions.structure is None:
             return kind
         begins = list(accumulate(kind.ranks, initial=0))
-        axes = [axis for at in known.leaves for axis in kind.axes[begins[at] : begins[at + 1]]]
-        axes += [kind.axes[sizes + at] for at in known.scalars]
-        dtypes = [kind.dtypes[at] for at in known.leaves]
-        ranks = [kind.ranks[at] for at in known.leaves]
-        return Kind(known.structure, dtypes, ranks, axes, kind)
+        axes = [axis for i in positions.leaves for axis in kind.axes[begins[i] : begins[i + 1]]]
+        axes += [kind.axes[sizes + i] for i in positions.scalars]
+        dtypes = [kind.dtypes[i] for i in positions.leaves]
+        ranks = [kind.ranks[i] for i in positions.leaves]
+        return Kind(positions.structure, dtypes, ranks, axes, kind)
 
     def _of(self, structure: bytes, spec_of: Callable[[], Structure]) -> _Referenced:
         def made() -> _Referenced:
             spec = spec_of()
-            leaves, scalars = ({at: n for n, at in enumerate(own)} for own in _positions(spec))
+            leaves, scalars = ({i: n for n, i in enumerate(f)} for f in _positions(spec))
             less: bytes | None = None
             if (len(leaves), len(scalars)) != (spec.leaves, spec.scalars):
                 root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)
@@ -440,12 +442,12 @@ class _Values:
         if isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
             # A set has no order. If it holds several tensors, nobody knows which is which.
             if all(isinstance(child, _PLAIN) for child in node.children):
-                self._put(path, frozenset(map(self._value, node.children)))
+                self._put_value(path, frozenset(map(self._value, node.children)))
             elif len(node.children) == 1:
                 self.visit(node.children[0], f"{path}.0")
             else:
                 reason = "a set of tensors, without an order"
-                self._put(path, Unknown(f"builtins:{node.kind}", reason))
+                self._put_value(path, Unknown(f"builtins:{node.kind}", reason))
         elif isinstance(node, FieldsNode) and is_cache_part(node):
             for name, child in named_children(node):
                 # Flags and private attributes of a cache are no values.
@@ -460,29 +462,29 @@ class _Values:
             for name, child in named_children(node):
                 self.visit(child, f"{path}.{name!s}")
         else:
-            self._put(path, self._value(node))
-        if beside := getattr(node, "beside", None):
+            self._put_value(path, self._value(node))
+        if attributes := getattr(node, "beside", None):
             kind = "tensor" if isinstance(node, TensorNode) else getattr(node, "type", None)
             module, _, qualname = (kind or node.kind).partition(":")
             # The state of some models of transformers has their configuration.
             is_config = module.startswith("transformers.models.") and qualname.endswith("Config")
-            for name in beside:
+            for name in attributes:
                 if not (name.startswith("_") and is_config):
-                    self._put(f"{path}.{name}", Unknown(kind or node.kind, BESIDE))
+                    self._put_value(f"{path}.{name}", Unknown(kind or node.kind, BESIDE))
 
-    def _put(self, path: str, value: Any) -> None:
+    def _put_value(self, path: str, value: Any) -> None:
         """Notes a value by its path, or by one like it if the path is taken: the keys 1 and "1"
         have one path, and so have the key "a.b" and the key "b" below "a"."""
         if value is ABSENT:
             return
-        made, count = path, self.again.get(path, 0)
-        while made in self.found:
+        unique_path, count = path, self.again.get(path, 0)
+        while unique_path in self.found:
             count += 1
             # A hostile tape may have thousands of equal paths. Their names must stay short.
-            made = path + "~" * count if count <= _MAX_MARKS else f"{path}~{count}"
-        if made != path:
+            unique_path = path + "~" * count if count <= _MAX_MARKS else f"{path}~{count}"
+        if unique_path != path:
             self.again[path] = count
-        self.found[made] = value
+        self.found[unique_path] = value
 
     def _value(self, node: Node) -> Any:
         if isinstance(node, TensorNode):

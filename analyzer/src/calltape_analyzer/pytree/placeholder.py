@@ -74,8 +74,8 @@ class Placeholder:
         return self.reason in _CLASS_UNKNOWN and not self.withheld
 
     def __getitem__(self, name: Any) -> Any:
-        for known, child in zip(self.names, self.children, strict=True):
-            if known == name:
+        for own_name, child in zip(self.names, self.children, strict=True):
+            if own_name == name:
                 return child
         raise KeyError(name)
 
@@ -98,11 +98,17 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
         arguments: names and values.
         may_lack: tells of a name whether the model can be called without this argument.
     """
-    found = [(name, one) for name, value in arguments for one in placeholders_in(value)]
-    if not found:
+    placeholders = [(name, p) for name, value in arguments for p in placeholders_in(value)]
+    if not placeholders:
         return
-    if unknown := {one.type_name: one.reason for _, one in found if one.is_of_unknown_class}:
-        names = dict.fromkeys(name for name, one in found if one.type_name in unknown)
+    if unknown := {
+        placeholder.type_name: placeholder.reason
+        for _, placeholder in placeholders
+        if placeholder.is_of_unknown_class
+    }:
+        names = dict.fromkeys(
+            name for name, placeholder in placeholders if placeholder.type_name in unknown
+        )
         verb = "holds" if len(names) == 1 else "hold"
         classes = " and ".join(f"a {name}" for name in unknown)
         raise InferenceError(
@@ -112,7 +118,7 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
             advice=f"{class_advice(list(unknown))}; for export, also call "
             "register_flattening_functions(tape=tape)",
         )
-    name, first = found[0]
+    name, first = placeholders[0]
     raise InferenceError(
         f"{name} holds a {first.type_name}, which was not rebuilt ({first.reason})",
         advice=_advice(name, first, may_lack(name)),
@@ -129,32 +135,33 @@ def has_data_keys(root: Node) -> bool:
 
 
 def without_argument(name: str) -> str:
-    """What to do about an argument that is in the way, and that a model may be called without."""
+    """What to do about an argument that prevents the call, and without which the model may be
+    called."""
     how = Remedy(f"Tape.remove_inputs([{name!r}])", f"--ignore {name}")
     return f"if the model does without {name}, leave it out with {how}"
 
 
 def without_the_argument() -> Remedy:
-    """The same of an argument whose name is not known."""
+    """The same for an argument whose name is not known."""
     return LEFT_OUT.after("if the model does without the argument, leave it out with ")
 
 
-def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
+def _advice(name: str, placeholder: Placeholder, may_lack: bool) -> str:
     """What to do about a placeholder in an argument, if its class is known."""
-    module, _, class_name = found.type_name.rpartition(":")
+    module, _, class_name = placeholder.type_name.rpartition(":")
     package = module.partition(".")[0]
     or_without = f"; or, {without_argument(name)}" if may_lack else ""
-    if found.reason == NOT_REGISTERED:
+    if placeholder.reason == NOT_REGISTERED:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node in this process"
         )
-    if found.reason == NEVER_MADE:
+    if placeholder.reason == NEVER_MADE:
         return f"{_HOLDS_NOTHING}, and record that{or_without}"
-    if found.type_name == NESTED_TENSOR:
+    if placeholder.type_name == NESTED_TENSOR:
         return "record all of its parts with their values"
-    if found.reason == DATA_KEYS:
+    if placeholder.reason == DATA_KEYS:
         return f"pass what stands in it as lists or tensors, and record that{or_without}"
-    if found.reason == UNKNOWN_CLASS and (
+    if placeholder.reason == UNKNOWN_CLASS and (
         package == "builtins" or package in sys.stdlib_module_names - {"__main__"}
     ):
         # A generator, a file: it holds no tensors that a registration could name.
@@ -162,14 +169,16 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
             f"no program takes one: read it before, and call the model with a list or tensors of "
             f"what it gives, and record that{or_without}"
         )
-    if found.reason == UNKNOWN_CLASS and package == "torch":  # nobody registers these for others
+    if (
+        placeholder.reason == UNKNOWN_CLASS and package == "torch"
+    ):  # nobody registers these for others
         how = _INSTEAD_OF.get(class_name, "call the model with the tensors that it holds")
         return f"no program takes one: {how}, and record that{or_without}"
-    if found.reason == UNKNOWN_CLASS:
+    if placeholder.reason == UNKNOWN_CLASS:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
-            f"and {class_advice([found.type_name])}; or call the model with the tensors that it "
-            f"holds{or_without}"
+            f"and {class_advice([placeholder.type_name])}; or call the model with the tensors that "
+            f"it holds{or_without}"
         )
     return f"pass something else there that a tape can hold, and record again{or_without}"
 
@@ -207,8 +216,12 @@ def class_advice(names: Sequence[str]) -> str:
 
 def placeholder_words(value: Any) -> str:
     """What in a value was not rebuilt, and why; empty if nothing is missing."""
-    found = next(placeholders_in(value), None)
-    return "" if found is None else f"a {found.type_name} that was not rebuilt ({found.reason})"
+    placeholder = next(placeholders_in(value), None)
+    return (
+        ""
+        if placeholder is None
+        else f"a {placeholder.type_name} that was not rebuilt ({placeholder.reason})"
+    )
 
 
 def unmade_in(value: Any) -> dict[str, str]:
@@ -216,9 +229,10 @@ def unmade_in(value: Any) -> dict[str, str]:
     the reason: the class is unknown, not registered, or refuses what the tape has."""
     reasons = (*_CLASS_UNKNOWN, NOT_REGISTERED, NEVER_MADE)
     return {
-        one.type_name: one.reason
-        for one in placeholders_in(value)
-        if not one.withheld and (isinstance(one, Unmade) or one.reason in reasons)
+        placeholder.type_name: placeholder.reason
+        for placeholder in placeholders_in(value)
+        if not placeholder.withheld
+        and (isinstance(placeholder, Unmade) or placeholder.reason in reasons)
     }
 
 

@@ -67,10 +67,11 @@ tokenizer: they say how the data came about. By the name of the class that sets 
 
 
 def content_of(value: Any) -> dict[Any, Any] | list[Any] | None:
-    """What a container of a class of its own holds, as a built-in one; None for any other value."""
+    """The content of a container of a user's class, as a built-in container; None for any other
+    value."""
     if isinstance(value, WRAPPERS):
-        held = wrapped_in(value)
-        return dict(dict.items(held)) if isinstance(held, dict) else held and list(held)
+        wrapped = wrapped_in(value)
+        return dict(dict.items(wrapped)) if isinstance(wrapped, dict) else wrapped and list(wrapped)
     if isinstance(value, dict):
         return dict(dict.items(value))
     return list(list.__iter__(value)) if isinstance(value, list) else None
@@ -85,29 +86,29 @@ def filled_mapping(cls: Any, pairs: Iterable[tuple[Any, Any]]) -> Any:
     if cls is types.MappingProxyType:
         return cls(dict(pairs))
     if issubclass(cls, UserDict):
-        made = cls.__new__(cls)
+        mapping = cls.__new__(cls)
         for kind in cls.__mro__:
             if kind.__module__.partition(".")[0] == "transformers":
-                vars(made).update(_UNSET.get(kind.__name__, {}))
-        vars(made)["data"] = dict(pairs)
-        return made
+                vars(mapping).update(_UNSET.get(kind.__name__, {}))
+        vars(mapping)["data"] = dict(pairs)
+        return mapping
     if not issubclass(cls, dict):
         raise TypeError(f"{cls.__name__} is not a dict")
     base: Any = collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict
-    made = cls.__new__(cls)
+    mapping = cls.__new__(cls)
     for key, value in pairs:
-        base.__setitem__(made, key, value)
-    return made
+        base.__setitem__(mapping, key, value)
+    return mapping
 
 
 def filled_list(cls: Any, items: Iterable[Any]) -> Any:
     """An instance of a subclass of list, or of ``UserList``, with these elements."""
-    made = cls.__new__(cls)
+    new_list = cls.__new__(cls)
     if issubclass(cls, UserList):
-        vars(made)["data"] = list(items)
+        vars(new_list)["data"] = list(items)
     else:
-        list.extend(made, items)
-    return made
+        list.extend(new_list, items)
+    return new_list
 
 
 def rebuild(
@@ -175,9 +176,9 @@ class _Rebuilding:
         cls = self.classes.get(node.type)
         if cls is None or not issubclass(cls, enum.Enum):
             return Placeholder(node.type, self.why_not(node.type), ("value",), (node.value,))
-        found = cls.__members__.get(node.name)
-        if found is not None:
-            return found
+        member = cls.__members__.get(node.name)
+        if member is not None:
+            return member
 
         def combined() -> Any:
             # Such as flags that no member has together. Code of the class decides what it is.
@@ -188,8 +189,8 @@ class _Rebuilding:
         return self._guarded(node.type, ("value",), (node.value,), combined)
 
     def class_node(self, node: ClassNode) -> Any:
-        found = self.classes.get(node.type)
-        return found if found is not None else Placeholder(node.type, self.why_not(node.type))
+        cls = self.classes.get(node.type)
+        return cls if cls is not None else Placeholder(node.type, self.why_not(node.type))
 
     def opaque_node(self, node: OpaqueNode) -> Placeholder:
         words = withheld_words(node, self.scalars)
@@ -209,8 +210,8 @@ class _Rebuilding:
     def dict_node(self, node: DictNode) -> Any:
         items = self.values(node.children)
         keys: list[Any] = list(node.keys)
-        for at in node.modules or ():
-            keys[at] = self.classes.key(keys[at])
+        for i in node.modules or ():
+            keys[i] = self.classes.key(keys[i])
         pairs = list(zip(keys, items, strict=True))
         if node.type is None:
             return dict(pairs)
@@ -253,8 +254,8 @@ class _Rebuilding:
 
     def class_of(self, name: str) -> type | None:
         """The class that objects of a name are made of. An enum has its members, and no others."""
-        found = self.classes.get(name)
-        return None if found is None or issubclass(found, enum.Enum) else found
+        cls = self.classes.get(name)
+        return None if cls is None or issubclass(cls, enum.Enum) else cls
 
     def why_not(self, name: str) -> str:
         """Why there is a placeholder for an object of a class."""
@@ -315,13 +316,13 @@ def _sequence_of(cls: Any, items: tuple[Any, ...]) -> Any:
     if issubclass(cls, (list, collections.UserList)):
         return filled_list(cls, items)
     if issubclass(cls, collections.deque):
-        made = cls.__new__(cls)
-        collections.deque.extend(made, items)
-        return made
+        sequence = cls.__new__(cls)
+        collections.deque.extend(sequence, items)
+        return sequence
     if issubclass(cls, set):
-        made = cls.__new__(cls)
-        set.update(made, _distinct(items))
-        return made
+        sequence = cls.__new__(cls)
+        set.update(sequence, _distinct(items))
+        return sequence
     if issubclass(cls, tuple):
         return _tuple_of(cls, items)
     if issubclass(cls, frozenset):
@@ -350,7 +351,7 @@ def _dataclass_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     declared = {field.name: field for field in dataclasses.fields(cls)}
     if unknown := state.keys() - declared.keys():
         raise TypeError(f"{cls.__name__} has no field {sorted(unknown)[0]!r} here")
-    made: Any = cls.__new__(cls)
+    instance: Any = cls.__new__(cls)
     for name, field in declared.items():
         if name in state:
             value = state[name]
@@ -362,11 +363,11 @@ def _dataclass_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
             reason = f"{cls.__name__} needs the field {name!r}, which the tape does not have"
             raise TypeError(reason)
         # object.__setattr__ also fills frozen classes and those with slots.
-        object.__setattr__(made, name, value)
-    if isinstance(made, collections.OrderedDict):  # transformers' ModelOutput is both
+        object.__setattr__(instance, name, value)
+    if isinstance(instance, collections.OrderedDict):  # transformers' ModelOutput is both
         for name, value in state.items():
-            collections.OrderedDict.__setitem__(made, name, value)
-    return made
+            collections.OrderedDict.__setitem__(instance, name, value)
+    return instance
 
 
 def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
@@ -377,7 +378,7 @@ def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     if issubclass(cls, _NOT_PLAIN):
         raise TypeError(f"{cls.__name__} has a state of its own")
     # Those that the class really has under their names, and no subclass replaced.
-    slots = {n: one for n, one in slots_of(cls).items() if class_attribute(cls, n) is one}
+    slots = {n: d for n, d in slots_of(cls).items() if class_attribute(cls, n) is d}
     for name in state:
         is_word = name.isidentifier() and not (name.startswith("__") and name.endswith("__"))
         defined = class_attribute(cls, name)
@@ -386,13 +387,13 @@ def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
         if not is_word or (name not in slots and is_code):
             raise TypeError(f"{cls.__name__} has no attribute {name!r} to be set")
     plain: Any = cls
-    made = plain.__new__(cls)
+    instance = plain.__new__(cls)
     for name, value in state.items():
         if name in slots:
-            slots[name].__set__(made, value)
+            slots[name].__set__(instance, value)
         else:
-            vars(made)[name] = value
-    return made
+            vars(instance)[name] = value
+    return instance
 
 
 _NOT_PLAIN = (

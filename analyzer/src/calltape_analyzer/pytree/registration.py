@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.caches import is_cache_name, is_same_size, loaded_cache_classes
-from calltape_analyzer.pytree.classes import ClassIndex, loaded_batch_classes, name_of
+from calltape_analyzer.pytree.classes import ClassIndex, class_name, loaded_batch_classes
 from calltape_analyzer.pytree.rebuilding import content_of, filled_list, filled_mapping
 from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_schema.cache_classes import COUNTERS, DERIVED
@@ -37,7 +37,7 @@ _MAX_INLINE = 64
 _remembered: dict[str, type] = {}
 
 
-class Context(dict[str, Any]):
+class NodeContext(dict[str, Any]):
     """The context of an object. Private flags and numbers are kept, but not compared:
     ``generate()`` sets some on caches (``_is_user_defined``) that mean nothing to a program."""
 
@@ -65,7 +65,7 @@ def _compared(part: Any) -> Any:
 
 def remember(cls: type) -> None:
     """Allows objects of a class to be made from a context."""
-    _remembered[name_of(cls)] = cls
+    _remembered[class_name(cls)] = cls
 
 
 def to_state(value: Any) -> tuple[list[Any], Any]:
@@ -75,21 +75,21 @@ def to_state(value: Any) -> tuple[list[Any], Any]:
         UsageError: the state has a part that can be neither.
     """
     children: list[Any] = []
-    return children, Context(_object(value, children))
+    return children, NodeContext(_object(value, children))
 
 
 def from_state(children: Any, context: Any) -> Any:
     """The object that :func:`to_state` took apart."""
-    return _made(context, list(children))
+    return _part_rebuilt(context, list(children))
 
 
 def _object(value: Any, children: list[Any]) -> dict[str, Any]:
     remember(type(value))
     content = content_of(value)
     if content is not None:
-        return {"container": name_of(type(value)), "content": _part(content, children)}
+        return {"container": class_name(type(value)), "content": _part(content, children)}
     state = {name: _attribute(value, name, part, children) for name, part in vars(value).items()}
-    return {"object": name_of(type(value)), "state": state}
+    return {"object": class_name(type(value)), "state": state}
 
 
 def _attribute(owner: Any, name: str, value: Any, children: list[Any]) -> Any:
@@ -125,13 +125,13 @@ def _part(value: Any, children: list[Any]) -> Any:
         # A combination of flags is no member: it has a value, and a name since Python 3.11.
         is_member = value.name in type(value).__members__
         which = {"name": value.name} if is_member else {"value": value.value}
-        return {"enum": name_of(type(value)), **which}
+        return {"enum": class_name(type(value)), **which}
     if isinstance(value, int | float):
         return value
     if isinstance(value, torch.SymInt | torch.SymBool):
         # While tracing. A context can hold a number only, so the program is for this number.
         return int(value) if isinstance(value, torch.SymInt) else bool(value)
-    if isinstance(value, torch.Tensor) or is_cache_name(name_of(type(value))):
+    if isinstance(value, torch.Tensor) or is_cache_name(class_name(type(value))):
         children.append(value)
         return {"child": len(children) - 1}
     if isinstance(value, torch.dtype | torch.device):
@@ -139,7 +139,7 @@ def _part(value: Any, children: list[Any]) -> Any:
         return {kind: str(value).removeprefix("torch.")}
     if isinstance(value, type):
         remember(value)
-        return {"class": name_of(value)}
+        return {"class": class_name(value)}
     if type(value) in (list, tuple):
         return {type(value).__name__: [_part(item, children) for item in value]}
     if type(value) is dict:
@@ -153,7 +153,7 @@ def _part(value: Any, children: list[Any]) -> Any:
     )
 
 
-def _made(context: Any, children: Sequence[Any]) -> Any:
+def _part_rebuilt(context: Any, children: Sequence[Any]) -> Any:
     import torch
 
     if not isinstance(context, dict):
@@ -161,7 +161,7 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
     if "object" in context:
         return _made_object(context, children)
     if "container" in context:
-        cls, content = _class_of(context["container"]), _made(context["content"], children)
+        cls, content = _class_of(context["container"]), _part_rebuilt(context["content"], children)
         is_list = isinstance(content, list)
         return filled_list(cls, content) if is_list else filled_mapping(cls, content.items())
     if "child" in context:
@@ -179,42 +179,42 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
         kind: Any = _class_of(context["enum"])
         return kind[context["name"]] if "name" in context else kind(context["value"])
     if "dict" in context:
-        return {_made(k, children): _made(v, children) for k, v in context["dict"]}
+        return {_part_rebuilt(k, children): _part_rebuilt(v, children) for k, v in context["dict"]}
     if "tuple" in context:
-        return tuple(_made(item, children) for item in context["tuple"])
-    return [_made(item, children) for item in context["list"]]
+        return tuple(_part_rebuilt(item, children) for item in context["tuple"])
+    return [_part_rebuilt(item, children) for item in context["list"]]
 
 
 def _made_object(context: dict[str, Any], children: Sequence[Any]) -> Any:
     import torch
 
     cls = _class_of(context["object"])
-    made: Any = object.__new__(cls)
+    instance: Any = object.__new__(cls)
     later: dict[str, dict[str, Any]] = {}
     for name, part in context["state"].items():
         # Set to None first, so that the attributes keep their order, and filled in below.
         later |= (
             {name: part} if isinstance(part, dict) and ("size" in part or "derived" in part) else {}
         )
-        vars(made)[name] = None if name in later else _made(part, children)
+        vars(instance)[name] = None if name in later else _part_rebuilt(part, children)
     for name, part in later.items():
         if "size" in part:
             attribute, axis = part["size"]
-            vars(made)[name] = getattr(made, attribute).shape[axis]
+            vars(instance)[name] = getattr(instance, attribute).shape[axis]
         else:
-            value = getattr(made, part["derived"])
-            vars(made)[name] = torch.tensor(value, dtype=torch.long, device=part["device"])
-    return made
+            value = getattr(instance, part["derived"])
+            vars(instance)[name] = torch.tensor(value, dtype=torch.long, device=part["device"])
+    return instance
 
 
 def _class_of(name: str) -> type:
-    found = _remembered.get(name) or ClassIndex().get(name)
-    if found is None:
+    cls = _remembered.get(name) or ClassIndex().get(name)
+    if cls is None:
         raise UsageError(
             f"the class {name} is not known here",
             advice="import its module, and pass it to register_flattening_functions",
         )
-    return found
+    return cls
 
 
 # The classes that are registered here, and how many blocks use each. The lock is held only while
@@ -256,21 +256,21 @@ def register_flattening_functions(
     Raises:
         UsageError: one of ``classes`` is not a class.
     """
-    wanted = [*classes, *(tape.classes if tape is not None else ())]
-    for cls in wanted:
+    requested = [*classes, *(tape.classes if tape is not None else ())]
+    for cls in requested:
         if not isinstance(cls, type):
             raise UsageError(f"{cls!r} is not a class", advice="pass the classes themselves")
     if patch_transformers:
         import transformers.cache_utils  # noqa: F401
     if patch_transformers is not False:
-        wanted += loaded_cache_classes()
-    wanted += [*WRAPPERS, *loaded_batch_classes()]
-    ours = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
+        requested += loaded_cache_classes()
+    requested += [*WRAPPERS, *loaded_batch_classes()]
+    registered = [cls for cls in dict.fromkeys(requested) if _hold(cls)]
     try:
         yield
     finally:
         with _lock:
-            for cls in reversed(ours):
+            for cls in reversed(registered):
                 _users[cls] -= 1
                 if _users[cls] == 0:
                     del _users[cls]
@@ -321,7 +321,7 @@ def _register(cls: type) -> None:
         from_state,
         serialized_type_name=serialized,
         to_dumpable_context=dict,
-        from_dumpable_context=Context,
+        from_dumpable_context=NodeContext,
         flatten_with_keys_fn=with_keys,
     )
     # An exported program flattens its inputs with the spec of its trace, through torch.fx.
@@ -346,9 +346,9 @@ def _unregister(cls: type) -> None:
     is_object = not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple)
     if node is None or (is_object and node.flatten_fn is not to_state):
         return
-    own: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
-    if own is not None:
-        own(cls)
+    deregister: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
+    if deregister is not None:
+        deregister(cls)
     else:
         # Older versions of torch have no such function. Without optree, these are all their tables.
         pytree.SUPPORTED_NODES.pop(cls, None)

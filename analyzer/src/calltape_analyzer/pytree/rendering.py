@@ -304,7 +304,7 @@ def _object(value: Any, depth: int) -> str:
     if isinstance(value, type):
         return f"<class {_class(value.__qualname__)}>"
     container = _container(value, below)
-    return container if container is not None else _other(value, below)
+    return container if container is not None else _other_object(value, below)
 
 
 def _container(value: Any, depth: int) -> str | None:
@@ -330,7 +330,7 @@ def _container(value: Any, depth: int) -> str | None:
     return None
 
 
-def _other(value: Any, depth: int) -> str:
+def _other_object(value: Any, depth: int) -> str:
     if isinstance(value, Placeholder):
         if value.withheld:
             return f"<{printable(value.reason)}>"
@@ -366,16 +366,16 @@ def _object_has_tensors(value: Any) -> bool:
     stack: list[Any] = [value]
     seen: set[int] = set()
     while stack:
-        one = stack.pop()
-        if is_tensor(one):
+        item = stack.pop()
+        if is_tensor(item):
             return True
-        if id(one) in seen or isinstance(one, (str, bytes, type)) or len(seen) > 10_000:
+        if id(item) in seen or isinstance(item, (str, bytes, type)) or len(seen) > 10_000:
             continue
-        seen.add(id(one))
-        if isinstance(one, Mapping):
-            stack.extend(dict.values(one) if isinstance(one, dict) else one.values())
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            stack.extend(one)
+        seen.add(id(item))
+        if isinstance(item, Mapping):
+            stack.extend(dict.values(item) if isinstance(item, dict) else item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            stack.extend(item)
         else:
-            stack.extend(getattr(one, "__dict__", {}).values())
+            stack.extend(getattr(item, "__dict__", {}).values())
     return False

@@ -77,14 +77,16 @@ def tensor_of(leaf: Leaf, data: bytearray) -> Any:
         stored = stored_as(leaf)
         if stored is None or stored.nbytes != len(data):
             raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
-        kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
+        stored_shape = tuple(
+            1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape)
+        )
         # Integers are copied exactly: torch cannot copy some dtypes at all, and a copy of floats
         # might lose the payload of a NaN.
         integer = integers_of_width()[dtype.itemsize]
         if data:
-            plain = torch.frombuffer(data, dtype=integer).view(kept)
+            plain = torch.frombuffer(data, dtype=integer).view(stored_shape)
         else:  # frombuffer raises for an empty buffer
-            plain = torch.empty(kept, dtype=integer)
+            plain = torch.empty(stored_shape, dtype=integer)
         if leaf.strides is not None:
             plain = as_laid_out(plain, leaf.strides)
         is_quantized = leaf.dtype.startswith(("qint", "quint"))
@@ -129,10 +131,10 @@ def _quantized(leaf: Leaf, plain: torch.Tensor) -> torch.Tensor:
     numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
     with _without_warnings():
         make: Any = vars(torch)["_make_per_tensor_quantized_tensor"]
-        made: torch.Tensor = make(
+        quantized: torch.Tensor = make(
             plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
         )
-    return made
+    return quantized
 
 
 @contextmanager
@@ -154,10 +156,10 @@ def valueless(leaf: Leaf) -> Any:
     import torch
 
     dtype = torch_constant("dtype", leaf.dtype)
-    wanted = leaf.missing == "policy" or leaf.device == "meta"
+    on_purpose = leaf.missing == "policy" or leaf.device == "meta"
     # A quantized meta tensor is of no use: torch cannot even print it.
     plain = leaf.layout == "strided" and not leaf.dtype.startswith("q")
-    if isinstance(dtype, Placeholder) or not (wanted and plain):
+    if isinstance(dtype, Placeholder) or not (on_purpose and plain):
         return Placeholder(f"torch:Tensor[{leaf.dtype}]", leaf.missing or "value not kept")
     try:
         with _without_warnings():
@@ -174,10 +176,10 @@ def dtype_of(name: str) -> Any:
     Raises:
         InferenceError: this torch has no such dtype.
     """
-    found = torch_constant("dtype", name)
-    if isinstance(found, Placeholder):
-        raise InferenceError(f"the dtype {found.reason}", advice="upgrade torch")
-    return found
+    dtype = torch_constant("dtype", name)
+    if isinstance(dtype, Placeholder):
+        raise InferenceError(f"the dtype {dtype.reason}", advice="upgrade torch")
+    return dtype
 
 
 def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
@@ -222,13 +224,13 @@ def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
                 begins[i] = int(tensor.storage_offset()) * tensor.dtype.itemsize
                 memories.setdefault(memory, []).append(i)
     shared: dict[int, tuple[int, int]] = {}
-    for number, members in enumerate(one for one in memories.values() if len(one) > 1):
+    for number, members in enumerate(memory for memory in memories.values() if len(memory) > 1):
         begin = min(begins[i] for i in members)
         shared |= {i: (number, begins[i] - begin) for i in members}
-    found: list[Leaf] = []
+    facts: list[Leaf] = []
     for i, tensor in enumerate(tensors):
         storage, offset = shared.get(i, (None, 0))
-        found.append(
+        facts.append(
             Leaf.model_construct(
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 shape=tuple(int(size) for size in tensor.shape),
@@ -240,7 +242,7 @@ def facts_of_tensors(tensors: Sequence[Any]) -> list[Leaf]:
                 offset=offset,
             )
         )
-    return found
+    return facts
 
 
 def _first_line(error: Exception) -> str:
@@ -274,8 +276,8 @@ def torch_constant(kind: str, name: str) -> Any:
                 return torch.device(name)
             except RuntimeError:
                 pass  # a device type that this torch does not know
-    elif name in (known := _constants(kind)):
-        return known[name]
+    elif name in (constants := _constants(kind)):
+        return constants[name]
     return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")
 
 
@@ -298,8 +300,8 @@ def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
     torch: Any = sys.modules["torch"]
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            known = is_jagged_class(type(value))
-            return jagged_parts(value, of_input=of_input) if known else None
+            is_jagged = is_jagged_class(type(value))
+            return jagged_parts(value, of_input=of_input) if is_jagged else None
     except Exception:  # a fake one has no memory
         return None
 
@@ -337,8 +339,8 @@ def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
     nbytes = offsets.numel() * offsets.element_size()
     if not offsets.is_meta and nbytes > offsets.untyped_storage().nbytes():
         raise ValueError("its offsets are expanded")
-    known = [values, offsets] if lengths is None else [values, offsets, lengths]
-    if any(part.is_meta for part in known):
+    inner_tensors = [values, offsets] if lengths is None else [values, offsets, lengths]
+    if any(part.is_meta for part in inner_tensors):
         values, offsets = values.to("meta"), offsets.to("meta")
         lengths = None if lengths is None else lengths.to("meta")
     else:
@@ -349,10 +351,10 @@ def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
     from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
 
     build: Any = nested_view_from_values_offsets_lengths  # torch does not say what it takes
-    made: torch.Tensor = build(values, offsets, lengths, ragged_idx=dim)
-    if parts.get("requires_grad") is True and made.dtype.is_floating_point:
-        made.requires_grad_(True)
-    return made
+    nested: torch.Tensor = build(values, offsets, lengths, ragged_idx=dim)
+    if parts.get("requires_grad") is True and nested.dtype.is_floating_point:
+        nested.requires_grad_(True)
+    return nested
 
 
 def _plain_tensor(name: str, part: Any) -> torch.Tensor:

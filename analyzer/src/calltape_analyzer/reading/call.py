@@ -115,10 +115,10 @@ class Call(Shown):
         return self.segment.manifest
 
     def rebuilt_from(self, classes: ClassIndex) -> Call:
-        """The same call, whose objects are rebuilt from other classes."""
-        other = Call(self.segment, self.position, self.index, classes)
-        other._record = self._record
-        return other
+        """The same call, with objects rebuilt from other classes."""
+        rebuilt = Call(self.segment, self.position, self.index, classes)
+        rebuilt._record = self._record
+        return rebuilt
 
     # --- what the record says ----------------------------------------------------------------
 
@@ -180,8 +180,8 @@ class Call(Shown):
         document = self.document()
         if document.get("at"):
             record = self.segment.reader.record_at(self.position)
-            blobs = [one.blob for one in self.segment.checks.holders(record, _taken_keys(record))]
-            facts = [None if one is None else [one.size, one.checksum] for one in blobs]
+            blobs = [h.blob for h in self.segment.checks.holders(record, _taken_keys(record))]
+            facts = [None if blob is None else [blob.size, blob.checksum] for blob in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(document, document.get("blob"))
 
@@ -234,12 +234,12 @@ class Call(Shown):
         import torch
 
         facts = self.record.inputs.facts()
-        are_mixed = any(one.device != "cpu" for one in facts)
+        are_mixed = any(fact.device != "cpu" for fact in facts)
         tensors = self.tensors("inputs")
         moved = [
             i
-            for i, one in enumerate(facts)
-            if (one.device != "cpu" or not are_mixed)
+            for i, fact in enumerate(facts)
+            if (fact.device != "cpu" or not are_mixed)
             and isinstance(tensors[i], torch.Tensor)
             and not tensors[i].is_meta
         ]
@@ -306,20 +306,20 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`inputs`.
         """
-        known: dict[int, Any] = {} if tensors is None else tensors
+        built: dict[int, Any] = {} if tensors is None else tensors
         tree = self._tree(side)
 
         def tensor(leaf: int) -> Any:
-            if leaf not in known:
-                known[leaf] = self.tensor(side, leaf)
+            if leaf not in built:
+                built[leaf] = self.tensor(side, leaf)
                 facts = tree.facts()
                 storage = facts[leaf].storage
                 if storage is not None:  # with all leaves that share one memory
-                    group = [i for i, one in enumerate(facts) if one.storage == storage]
-                    own = {i: known[i] if i in known else self.tensor(side, i) for i in group}
-                    place_together(facts, own)
-                    known.update(own)
-            return known[leaf]
+                    group = [i for i, fact in enumerate(facts) if fact.storage == storage]
+                    members = {i: built[i] if i in built else self.tensor(side, i) for i in group}
+                    place_together(facts, members)
+                    built.update(members)
+            return built[leaf]
 
         try:
             values = tree.scalars if scalars is None else scalars
@@ -336,9 +336,9 @@ class Call(Shown):
             TapeError: as :attr:`inputs`.
         """
         facts = self._tree(side).facts()
-        found = {leaf: self.tensor(side, leaf) for leaf in range(len(facts))}
-        place_together(facts, found)
-        return found
+        tensors = {leaf: self.tensor(side, leaf) for leaf in range(len(facts))}
+        place_together(facts, tensors)
+        return tensors
 
     def tensor(self, side: Side, leaf: int) -> Any:
         """The tensor of one leaf, read again each time: on the CPU, in new memory, without a graph
@@ -374,8 +374,8 @@ class Call(Shown):
         """
         facts = self._tree(side).facts()
         if leaf >= len(facts):
-            own = counted(len(facts), "tensor")
-            reason = f"its record has {own}, and the end of the file announced more"
+            described = counted(len(facts), "tensor")
+            reason = f"its record has {described}, and the end of the file announced more"
             raise self.segment.checks.located(TapeError("damaged", reason), self.position)
         return facts[leaf]
 
@@ -527,11 +527,11 @@ class Call(Shown):
         if len(kept) == len(record.elsewhere):
             if record.blob is None:
                 return
-            found = segment.reader.blob_member(record)
+            member = segment.reader.blob_member(record)
             if record.blob.codec != STORED:
                 yield segment.inflated_blob(record)
                 return
-            places.append(TensorPlace((Extent(found.start, found.size),), 1))
+            places.append(TensorPlace((Extent(member.start, member.size),), 1))
         else:
             entries: dict[str, Stored] = {}
             for leaf in {leaf.key: leaf for leaf in _leaves_with_values(record)}.values():
@@ -552,9 +552,9 @@ class Call(Shown):
             if len(place.parts) > 1:
                 yield bytes(segment.bytes_of(place))
                 continue
-            for begin, size, known in place.parts:
-                if known is not None:
-                    yield known
+            for begin, size, checksum in place.parts:
+                if checksum is not None:
+                    yield checksum
                     continue
                 for offset in range(0, size, _PART):
                     yield segment.reader.source.read_at(begin + offset, min(_PART, size - offset))
@@ -582,6 +582,6 @@ def advice_on_outputs(missing: Iterable[str | None]) -> str:
         missing: why they are missing, as records say it.
     """
     # Of a stream the reason stands behind what is there: 3 of 9 chunks kept: queue_full; closed …
-    known = {one.partition("; ")[0].rpartition(": ")[2] for one in missing if one is not None}
-    found = [advice for reason, advice in _ADVICE.items() if reason in known]
-    return "; ".join(map(str, found)) or "these calls have none to compare a program with"
+    reasons = {r.partition("; ")[0].rpartition(": ")[2] for r in missing if r is not None}
+    advices = [advice for reason, advice in _ADVICE.items() if reason in reasons]
+    return "; ".join(map(str, advices)) or "these calls have none to compare a program with"

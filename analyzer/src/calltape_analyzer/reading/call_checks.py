@@ -42,10 +42,10 @@ class CallChecks:
         damage: gets what is wrong with single calls.
     """
 
-    def __init__(self, file: TapeBytes, reader: TapeReader, found: Scan, damage: Damage) -> None:
+    def __init__(self, file: TapeBytes, reader: TapeReader, scan: Scan, damage: Damage) -> None:
         self.later = set[int]()
-        self._file, self._reader, self._scan, self._damage = file, reader, found, damage
-        self._flags = bytearray(len(found))
+        self._file, self._reader, self._scan, self._damage = file, reader, scan, damage
+        self._flags = bytearray(len(scan))
         self._steps: dict[int, dict[int, bool]] = {}  # of large blobs, those that were compared
 
     @property
@@ -92,37 +92,37 @@ class CallChecks:
         facts = record.blob
         if facts is None or self._flags[position] & _WHOLE:
             return
-        found = self._reader.blob_member(record)
+        member = self._reader.blob_member(record)
         if facts.steps:
-            self._check_steps(position, record, found, range(steps_of(facts.size) + 1))
+            self._check_steps(position, record, member, range(steps_of(facts.size) + 1))
         elif (
             self._flags[position] & _BROKEN
-            or self._file.crc32(found.start, found.size) != facts.checksum
+            or self._file.crc32(member.start, member.size) != facts.checksum
         ):
-            raise self._broken_blob(position, record, found)
+            raise self._broken_blob(position, record, member)
         self._flags[position] |= _WHOLE
 
     def _check_steps(
-        self, position: int, holder: CallRecord | Holder, found: Member, wanted: range
+        self, position: int, holder: CallRecord | Holder, member: Member, steps: range
     ) -> None:
         """Compares some of the parts of a blob that have a checksum each."""
-        facts, known = holder.blob, self._steps.setdefault(position, {})
+        facts, checksums = holder.blob, self._steps.setdefault(position, {})
         assert facts is not None
-        for step in wanted:
-            if step not in known:
+        for step in steps:
+            if step not in checksums:
                 begin = step * CHECKED_BYTES
-                size = min(CHECKED_BYTES, found.size - begin)
+                size = min(CHECKED_BYTES, member.size - begin)
                 before = facts.sum_of(step - 1) if step else 0
-                made = self._file.crc32(found.start + begin, size, before)
-                known[step] = made == facts.sum_of(step)
-            if not known[step]:
-                raise self._broken_blob(position, holder, found)
+                checksum = self._file.crc32(member.start + begin, size, before)
+                checksums[step] = checksum == facts.sum_of(step)
+            if not checksums[step]:
+                raise self._broken_blob(position, holder, member)
 
-    def _broken_blob(self, position: int, holder: CallRecord | Holder, found: Member) -> TapeError:
+    def _broken_blob(self, position: int, holder: CallRecord | Holder, member: Member) -> TapeError:
         """What is wrong with a blob, which is reported once."""
         reason = f"call {holder.call}: {_BROKEN_BLOB}"
         wrong = TapeError(
-            "damaged", reason, path=self._file.path, member=found.name, offset=found.offset
+            "damaged", reason, path=self._file.path, member=member.name, offset=member.offset
         )
         if not self._flags[position] & _BROKEN:
             self._flags[position] |= _BROKEN
@@ -136,24 +136,24 @@ class CallChecks:
         Raises:
             TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
-        own = Holder(record.call, record.blob)
+        own_holder = Holder(record.call, record.blob)
         if key not in record.elsewhere:
-            self._check_tensor(position, own, key)
+            self._check_tensor(position, own_holder, key)
             return
         # Without it no value of the call is there; a later codec costs the values in it alone.
         if record.blob is not None and record.blob.is_supported:
             if record.blob.steps:
-                self._reader.blob_member(own)
+                self._reader.blob_member(own_holder)
             else:
-                self.blob(position, own)
+                self.blob(position, own_holder)
         number = None
         try:
             parts, axis = self._reader.holders(record, key)
             for holder, there in parts:
                 number = holder.call if holder.call != record.call else None
-                at = self._scan.position(holder.call)
-                assert at is not None
-                self._check_tensor(at, holder, there)
+                holder_position = self._scan.position(holder.call)
+                assert holder_position is not None
+                self._check_tensor(holder_position, holder, there)
                 if axis is not None:  # each part is read as a whole before the next one
                     self._reader.span(holder, there)
         except TapeError as error:
@@ -165,17 +165,17 @@ class CallChecks:
         if facts is None or not facts.steps or facts.codec != STORED:
             self.blob(position, holder)
         elif not self._flags[position] & _WHOLE:
-            found = self._reader.blob_member(holder)
-            self._check_steps(position, holder, found, range(1))  # says how long the header is
+            member = self._reader.blob_member(holder)
+            self._check_steps(position, holder, member, range(1))  # says how long the header is
             ends = self._reader.header_size(holder)
-            self._check_steps(position, holder, found, _steps_between(0, ends))
+            self._check_steps(position, holder, member, _steps_between(0, ends))
             between = _steps_between(*self._reader.span(holder, key))
-            self._check_steps(position, holder, found, between)
+            self._check_steps(position, holder, member, between)
 
     def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
-        found = [h for key in keys for h, _ in self._reader.holders(record, key).parts]
-        return list({holder.call: holder for holder in found}.values())
+        holders = [h for key in keys for h, _ in self._reader.holders(record, key).parts]
+        return list({holder.call: holder for holder in holders}.values())
 
     def blobs(self, position: int, record: CallRecord, keys: Iterable[str]) -> None:
         """Compares the blobs of the calls that have tensors for these keys with their checksums.
@@ -187,9 +187,9 @@ class CallChecks:
         try:
             for holder in self.holders(record, keys):
                 number = holder.call
-                at = self._scan.position(number)
-                assert at is not None
-                self.blob(at, holder)
+                blob_position = self._scan.position(number)
+                assert blob_position is not None
+                self.blob(blob_position, holder)
         except TapeError as error:
             raise self._of_holder(error, position, record, number) from None
 
@@ -202,16 +202,16 @@ class CallChecks:
             return error
         reason = error.reason
         if number is not None:
-            at = self._scan.position(number)
-            is_broken = at is not None and self._flags[at] & _BROKEN
+            holder_position = self._scan.position(number)
+            is_broken = holder_position is not None and self._flags[holder_position] & _BROKEN
             why = _BROKEN_BLOB if is_broken else reason
             reason = f"call {record.call} has tensors of call {number}: {why}"
         return self.reported(TapeError(error.kind, reason), position)
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error, with the file, the member and the offset of the group of the call."""
-        offset, at = self._scan.place(position)
-        first = self._scan.numbers[position - at]
+        offset, record_offset = self._scan.place(position)
+        first = self._scan.numbers[position - record_offset]
         return error.at(path=self._file.path, member=group_name(first), offset=offset)
 
     def reported(self, error: TapeError, position: int) -> TapeError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from calltape_schema.bounds import MAX_ALIKE
@@ -15,6 +17,7 @@ from calltape_schema.tree import parts_of_inputs
 
 __all__ = [
     "CallRef",
+    "CallRefs",
     "SeenInputs",
     "WideInts",
     "checked_inputs",
@@ -58,6 +61,26 @@ class CallRef(NamedTuple):
         return f"{self.tape.hex()[:8]}:{self.number}"
 
 
+class CallRefs:
+    """The references to the calls of a file.
+
+    Args:
+        tape: the id of the file's tape.
+        recordings: of a survey, the ids of the recordings whose calls it counts, each with what was
+            added to the numbers of its calls; else empty.
+    """
+
+    def __init__(self, tape: bytes, recordings: Mapping[bytes, int]) -> None:
+        self._firsts = sorted((first, recorded) for recorded, first in recordings.items())
+        self._of_tape = 0, tape  # for numbers before all recordings
+
+    def ref(self, number: int, began_ns: int) -> CallRef:
+        """The call of a number, whose recording began at this time."""
+        before = bisect_right(self._firsts, number, key=itemgetter(0))
+        first, tape = self._firsts[before - 1] if before else self._of_tape
+        return CallRef(tape, number - first, (began_ns, first))
+
+
 class SeenInputs(NamedTuple):
     """Equal inputs of several calls: what an analysis reads of a tape.
 
@@ -91,10 +114,10 @@ class WideInts:
         """
         for value in scalars:
             if type(value) is int and value.bit_length() > _WIDE:
-                alike = self._known.setdefault(hash(value), set())
-                if value not in alike and len(alike) >= MAX_ALIKE:
+                same_hash = self._known.setdefault(hash(value), set())
+                if value not in same_hash and len(same_hash) >= MAX_ALIKE:
                     raise TapeError("limit", f"more than {MAX_ALIKE} ints that have one hash")
-                alike.add(value)
+                same_hash.add(value)
 
 
 _WIDE = 64
@@ -132,16 +155,18 @@ def inputs_in(
     Raises:
         TapeError: a row breaks the format.
     """
-    others = sum(one.kept for one in (*table.kinds.values(), table.other))
+    uncounted = sum(kind.kept for kind in (*table.kinds.values(), table.other))
     rows = [row for row in table.rows.values() if row.kept]
     if leave_out is None:
-        if others or any(r.kept != r.seen or r.raised not in (0, r.seen) for r in rows):
+        if uncounted or any(r.kept != r.seen or r.raised not in (0, r.seen) for r in rows):
             return None
-    elif others:
-        reason = f"the inputs of {others:,} calls are left out: there are too many different ones"
+    elif uncounted:
+        reason = (
+            f"the inputs of {uncounted:,} calls are left out: there are too many different ones"
+        )
         leave_out(TapeError("limit", reason, advice="survey fewer tapes at once"))
-    found: list[SeenInputs] = []
-    alike = 0  # calls of which an int has the hash of too many others
+    inputs_seen: list[SeenInputs] = []
+    colliding = 0  # calls of which an int has the hash of too many others
     for row in rows:
         raised = min(row.raised, row.kept)
         for calls, has_raised in ((row.kept - raised, False), (raised, True)):
@@ -152,13 +177,15 @@ def inputs_in(
                 except TapeError:
                     if leave_out is None:
                         raise
-                    alike += calls
+                    colliding += calls
                     continue
-                found.append(SeenInputs(inputs, has_raised, calls, ref(row.first), ref(row.last)))
-    if leave_out is not None and alike:
-        reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
+                inputs_seen.append(
+                    SeenInputs(inputs, has_raised, calls, ref(row.first), ref(row.last))
+                )
+    if leave_out is not None and colliding:
+        reason = f"the inputs of {colliding:,} calls are left out: their ints have one hash"
         leave_out(TapeError("limit", reason, member=END_MEMBER))
-    return sorted(found, key=lambda one: (one.first, one.raised))
+    return sorted(inputs_seen, key=lambda seen: (seen.first, seen.raised))
 
 
 def has_ranges(table: InputsTable, by_number: Mapping[int, Mapping[int, tuple[int, int]]]) -> bool:
@@ -170,8 +197,8 @@ def has_ranges(table: InputsTable, by_number: Mapping[int, Mapping[int, tuple[in
     """
     by_key: dict[int, dict[int, tuple[int, int]]] = {}
     for number, spans in by_number.items():
-        every = [(leaf, *span) for leaf, span in spans.items()]
-        widen(by_key.setdefault(number >> 1, {}), every)
+        all_ranges = [(leaf, *span) for leaf, span in spans.items()]
+        widen(by_key.setdefault(number >> 1, {}), all_ranges)
     return all(row.ranges == by_key.get(key, {}) for key, row in table.rows.items())
 
 
@@ -182,5 +209,5 @@ def row_of(seen: SeenInputs) -> Row:
     row.seen = row.kept = seen.calls
     row.raised = seen.calls if seen.raised else 0
     row.example = first
-    row.widen((one.leaf, one.min, one.max) for one in inputs.ranges)
+    row.widen((range_.leaf, range_.min, range_.max) for range_ in inputs.ranges)
     return row

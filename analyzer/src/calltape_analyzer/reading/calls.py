@@ -75,8 +75,8 @@ class Calls(Sequence[Call]):
             self._count()
 
     def scan(self) -> None:
-        """Reads the records of all files of which only the ends were read. From here on, there are
-        as many calls as are said."""
+        """Reads the records of all files of which only the ends were read. Afterwards the number of
+        calls is the one that the records show."""
         if not self._is_known:
             self._scan(self._segments)
 
@@ -96,7 +96,7 @@ class Calls(Sequence[Call]):
     def including_unsound(self) -> Iterator[Call]:
         """The calls, also those whose records break the format: a look at the record raises."""
         self.scan()
-        return iter(steps(self._each(self._placed()), "calls", len(self)))
+        return iter(steps(self._each_call(self._placed()), "calls", len(self)))
 
     @property
     def _allowance(self) -> Allowance | None:
@@ -156,17 +156,17 @@ class Calls(Sequence[Call]):
         """The calls of each recording, in the order of their numbers; every call comes once, but
         for those that are skipped as by iterating."""
         self.scan()
-        found: dict[bytes, list[tuple[int, Segment]]] = {}
+        segments: dict[bytes, list[tuple[int, Segment]]] = {}
         for start, segment in self._placed():
-            found.setdefault(segment.manifest.tape, []).append((start, segment))
-        return [self._metered(self._each(placed)) for placed in found.values()]
+            segments.setdefault(segment.manifest.tape, []).append((start, segment))
+        return [self._metered(self._each_call(placed)) for placed in segments.values()]
 
     def _placed(self) -> list[tuple[int, Segment]]:
         """Each file with the index of its first call."""
         starts = (end - length for end, length in zip(self._ends, self._lengths, strict=True))
         return list(zip(starts, self._segments, strict=True))
 
-    def _each(self, placed: Iterable[tuple[int, Segment]]) -> Iterator[Call]:
+    def _each_call(self, placed: Iterable[tuple[int, Segment]]) -> Iterator[Call]:
         for start, segment in placed:
             for index, position in enumerate(segment.order, start):
                 yield Call(segment, position, index, self._classes)
@@ -194,9 +194,9 @@ class Calls(Sequence[Call]):
             files = self._may_have(ref)  # there may be fewer files now
         for which in files:
             segment = self._segments[which]
-            at = bisect.bisect_left(segment.order, ref.number, key=segment.numbers.__getitem__)
-            if at < len(segment) and segment.numbers[segment.order[at]] == ref.number:
-                return self._at(self._ends[which] - self._lengths[which] + at)
+            i = bisect.bisect_left(segment.order, ref.number, key=segment.numbers.__getitem__)
+            if i < len(segment) and segment.numbers[segment.order[i]] == ref.number:
+                return self._at(self._ends[which] - self._lengths[which] + i)
         # The end of a file may have named it.
         self._scan([segment for segment in self._segments if ref.tape in segment.recordings])
         raise TapeError("usage", f"call {ref.number} is not on this tape")
@@ -211,16 +211,16 @@ class Calls(Sequence[Call]):
         """
         for which in self._may_have(ref):
             segment = self._segments[which]
-            every = segment.summed_inputs() or ()
-            found = [seen.inputs for seen in every if seen.first == ref]
-            if len(found) > 1:
+            all_inputs = segment.summed_inputs() or ()
+            inputs = [seen.inputs for seen in all_inputs if seen.first == ref]
+            if len(inputs) > 1:
                 reason = f"call {ref.number} begins two different inputs in the table at the end"
                 advice = Remedy("open_tape(..., scan=True)", "--scan").after(
                     "read the records instead: "
                 )
                 raise TapeError("damaged", reason, path=segment.path, advice=advice)
-            if found:
-                return found[0]
+            if inputs:
+                return inputs[0]
         return self.at(ref).record.inputs
 
     def path(self, ref: CallRef) -> str:
@@ -231,12 +231,12 @@ class Calls(Sequence[Call]):
     @cached_property
     def _extents(self) -> dict[bytes, list[tuple[int, int, int]]]:
         """Of each recording the lowest and the highest number in each of its files."""
-        found: dict[bytes, list[tuple[int, int, int]]] = {}
+        extents: dict[bytes, list[tuple[int, int, int]]] = {}
         for which, segment in enumerate(self._segments):
             low, high = segment.extent or (0, MAX_COUNT)
             for tape, first in segment.recordings.items():
-                found.setdefault(tape, []).append((0 if first else low, high, which))
-        return found
+                extents.setdefault(tape, []).append((0 if first else low, high, which))
+        return extents
 
     def _may_have(self, ref: CallRef) -> list[int]:
         """The files that can have a call, by number and in order: those that begin before it and
@@ -371,7 +371,11 @@ class RecordedCalls(Shown):
         ``end`` while what some files say of all their calls at their end is all that was read
         of these. It was not compared with their records; ``open_tape(..., scan=True)`` does
         that."""
-        return "end" if any(one.unscanned_end is not None for one in self._segments) else "records"
+        return (
+            "end"
+            if any(segment.unscanned_end is not None for segment in self._segments)
+            else "records"
+        )
 
     @property
     def records_read(self) -> int:
@@ -430,8 +434,8 @@ class RecordedCalls(Shown):
     def observed(self) -> dict[bytes, Observed]:
         """Of each recording (by its id) of what was running before: since when its calls were
         seen. How many came before that, nobody knows."""
-        found = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
-        return {tape: observed for tape, observed in found if observed is not None}
+        by_tape = ((s.manifest.tape, s.manifest.observed) for s in self._segments)
+        return {tape: observed for tape, observed in by_tape if observed is not None}
 
     @property
     def under_way(self) -> tuple[Call, ...]:
@@ -461,14 +465,14 @@ class RecordedCalls(Shown):
     def redacted(self) -> Redacted | None:
         """How much of the tape was redacted, as its history says: ``all``, or ``part`` if it is
         made of redacted tapes and of others; None for nothing."""
-        return redacted_of_all(redacted_of_steps(one.history or ()) for one in self.manifests)
+        return redacted_of_all(redacted_of_steps(m.history or ()) for m in self.manifests)
 
     @property
     def dumps(self) -> tuple[Dump, ...]:
         """When the calls of a flight recorder were written, and why, in the order of time."""
         ends = (segment.end for segment in self._segments)
-        every = (dump for end in ends if end is not None for dump in end.dumps)
-        return tuple(sorted(every, key=lambda dump: dump.time_ns))
+        dumps = (dump for end in ends if end is not None for dump in end.dumps)
+        return tuple(sorted(dumps, key=lambda dump: dump.time_ns))
 
     @property
     def damage(self) -> list[TapeError]:
@@ -481,24 +485,24 @@ class RecordedCalls(Shown):
         Raises:
             UsageError: for anything else; no call, or calls of several recordings, have it.
         """
-        wanted = ranges_of(address)
-        if len(wanted) != 1 or wanted[0].first != wanted[0].last:
+        ranges = ranges_of(address)
+        if len(ranges) != 1 or ranges[0].first != ranges[0].last:
             raise UsageError(f"{address!r} is not one call", advice="write 12 or 3f9a01bc:12")
-        found: list[Call] = []
+        calls: list[Call] = []
         for tape in dict.fromkeys(segment.manifest.tape for segment in self._segments):
-            if wanted[0].is_of(tape):
+            if ranges[0].is_of(tape):
                 try:
-                    found.append(self._calls.at(CallRef(tape, wanted[0].first)))
+                    calls.append(self._calls.at(CallRef(tape, ranges[0].first)))
                 except TapeError as error:
                     if error.kind != "usage":
                         raise
-        if not found:
-            raise no_call(str(wanted[0])) if self._calls.has_single_calls else no_single_call()
-        if len(found) > 1:
-            named = some_of([f"{call.address} ({call.path})" for call in found], _MAX_NAMED)
-            reason = f"call {wanted[0]} is in several recordings: {named}"
+        if not calls:
+            raise no_call(str(ranges[0])) if self._calls.has_single_calls else no_single_call()
+        if len(calls) > 1:
+            named = some_of([f"{call.address} ({call.path})" for call in calls], _MAX_NAMED)
+            reason = f"call {ranges[0]} is in several recordings: {named}"
             raise UsageError(reason, advice="write one of these addresses")
-        return found[0]
+        return calls[0]
 
     @bounded()
     def verify(self) -> list[TapeError]:

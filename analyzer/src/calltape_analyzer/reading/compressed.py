@@ -51,8 +51,8 @@ _takes_remainders: ContextVar[bool] = ContextVar("takes_remainders", default=Fal
 def compressed_since(path: str) -> str | None:
     """The file in which the tape of this path is now: who keeps files compresses those that are
     complete, and removes the plain ones."""
-    found = (f"{path}{added}" for added in COMPRESSIONS)
-    return next((name for name in found if os.path.isfile(name)), None)
+    paths = (f"{path}{added}" for added in COMPRESSIONS)
+    return next((name for name in paths if os.path.isfile(name)), None)
 
 
 def is_compressed(name: str) -> bool:
@@ -72,7 +72,7 @@ def remainders_taken() -> Iterator[None]:
 
 
 def most_unpacked(size: int) -> int:
-    """How many bytes are decompressed of files of so many, if no other limit holds."""
+    """How many bytes a compressed file of this size may become, if no other limit applies."""
     return max(LEAST_BYTES, TIMES_FILE * size)
 
 
@@ -109,10 +109,10 @@ def unpacked(
         reason = f"no temporary file can be made: {error.strerror or error}"
         advice = "set TMPDIR to a directory that can be written"
         raise TapeError("io", reason, path=path, advice=advice) from None
-    with temporary as made:
+    with temporary as copy:
         try:
             with opener(packed) as source:
-                _copy(source, made, share)
+                _copy(source, copy, share)
         except TapeError as error:
             raise error.at(path=path) from None
         except Exception as error:
@@ -125,13 +125,13 @@ def unpacked(
             else:
                 raise
             takes = _takes_remainders.get()
-            if not (takes and made.tell()):
+            if not (takes and copy.tell()):
                 advice = _COPY_AGAIN if takes else _TAKE_REST
                 raise TapeError("damaged", reason, path=path, advice=advice) from None
-        found = os.dup(made.fileno())
+        descriptor = os.dup(copy.fileno())
         with _sharing:
-            _shares[found] = share.packed, share.taken
-        return found
+            _shares[descriptor] = share.packed, share.taken
+        return descriptor
 
 
 _sharing = threading.Lock()
@@ -166,37 +166,39 @@ class _Share:
         self.packed = self.taken = 0
 
     def take(self, more: int) -> None:
-        """Takes so many bytes.
+        """Counts this many decompressed bytes.
 
         Raises:
             TapeError: ``limit``.
         """
         self.packed = self._received()
         self.taken += more
-        given = None if self._plain else limits().nbytes
-        most = most_unpacked(self.packed) if given is None else given
+        limit = None if self._plain else limits().nbytes
+        allowed = most_unpacked(self.packed) if limit is None else limit
         if self._plain:
-            if self.taken > most:
-                reason = f"it becomes larger than {most:,} bytes, and stores far fewer"
+            if self.taken > allowed:
+                reason = f"it becomes larger than {allowed:,} bytes, and stores far fewer"
                 raise TapeError("limit", reason)
             return
-        if self.taken > most:
-            raise _too_large("it becomes", most)
+        if self.taken > allowed:
+            raise _too_large("it becomes", allowed)
         with _sharing:
-            packed, taken = (sum(part) for part in zip((0, 0), *_shares.values(), strict=True))
-        most = most_unpacked(packed + self.packed) if given is None else given
-        if taken + self.taken > most:
-            raise _too_large("the compressed tapes that are open together become", most)
+            packed, unpacked_bytes = (
+                sum(part) for part in zip((0, 0), *_shares.values(), strict=True)
+            )
+        allowed = most_unpacked(packed + self.packed) if limit is None else limit
+        if unpacked_bytes + self.taken > allowed:
+            raise _too_large("the compressed tapes that are open together become", allowed)
 
 
 def _copy(source: Any, target: Any, share: _Share) -> None:
     """Copies all bytes of a stream. If it breaks, what came before is copied."""
     while part := source.read1(_STEP):
         share.take(len(part))
-        with memoryview(part) as rest:
+        with memoryview(part) as remaining:
             done = 0
             while done < len(part):
-                done += target.write(rest[done:])
+                done += target.write(remaining[done:])
 
 
 def _too_large(what: str, most: int) -> TapeError:

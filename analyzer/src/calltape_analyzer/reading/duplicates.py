@@ -54,7 +54,7 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
     if len(parts) == 1:
         return list(parts)
     # A copy that was made while the recorder was writing has fewer calls, and no end.
-    preferred = sorted(parts, key=lambda one: (one.end is None, -len(one) - one.left_out))
+    preferred = sorted(parts, key=lambda file: (file.end is None, -len(file) - file.left_out))
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
     gone: list[Segment] = []
@@ -110,36 +110,36 @@ def _drop(file: Segment, originals: Sequence[Segment], damage: Damage) -> None:
 
 def _names(files: Iterable[Segment], other: Segment) -> str:
     """The names of files beside another one; if that has such a name too, their paths."""
-    every = list(dict.fromkeys(file.path for file in files))
-    names = [os.path.basename(path) for path in every]
+    paths = list(dict.fromkeys(file.path for file in files))
+    names = [os.path.basename(path) for path in paths]
     is_alike = os.path.basename(other.path) in names
-    return some_of(every if is_alike else names, _MAX_NAMED)
+    return some_of(paths if is_alike else names, _MAX_NAMED)
 
 
 def _in_several(files: Sequence[Segment]) -> set[int]:
     """The numbers of calls that are in more than one file. The files of a recording follow each
     other, so that few, if any, have to be compared."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     together: list[Segment] = []
     end = -1
     for low, high, which in sorted(
         (*extent, i) for i, file in enumerate(files) if (extent := file.extent) is not None
     ):
         if low > end:
-            found |= repeated_numbers(together)
+            numbers |= repeated_numbers(together)
             together = []
         together.append(files[which])
         end = max(end, high)
-    return found | repeated_numbers(together)
+    return numbers | repeated_numbers(together)
 
 
 def repeated_numbers(files: Sequence[Segment]) -> set[int]:
-    found: set[int] = set()
-    known: set[int] = set()
+    repeated: set[int] = set()
+    seen_numbers: set[int] = set()
     for file in files if len(files) > 1 else ():
-        found |= known.intersection(file.numbers)
-        known.update(file.numbers)
-    return found
+        repeated |= seen_numbers.intersection(file.numbers)
+        seen_numbers.update(file.numbers)
+    return repeated
 
 
 def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> list[Segment]:
@@ -152,38 +152,38 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
         low, high = file.extent or (0, -1)
         if bisect_left(ordered, low) == bisect_right(ordered, high):
             continue  # nearly always so; then it is not scanned
-        own = [(n, at) for at, n in enumerate(file.numbers) if n in repeated]
-        again = [(n, at) for n, at in own if n in owners]
-        others = {n for n, at in again if _is_other(file, at, owners[n])}
-        originals = [owners[n][0] for n, _ in again]
-        if again and not others and len(again) == len(file.numbers):
+        places = [(n, position) for position, n in enumerate(file.numbers) if n in repeated]
+        repeats = [(n, position) for n, position in places if n in owners]
+        changed = {n for n, position in repeats if _has_other_inputs(file, position, owners[n])}
+        originals = [owners[n][0] for n, _ in repeats]
+        if repeats and not changed and len(repeats) == len(file.numbers):
             gone.append(file)
             _drop(file, originals, damage)
             continue
-        if again:
-            file.leave_out({n for n, _ in again})
+        if repeats:
+            file.leave_out({n for n, _ in repeats})
             names, advice = _names(originals, file), "open only one of the files"
-            same = [n for n, _ in again if n not in others]
-            if same:
-                reason = f"{_calls_named(same)} in {names} too, and count"
-                reason += "s once" if len(same) == 1 else " once"
+            identical = [n for n, _ in repeats if n not in changed]
+            if identical:
+                reason = f"{_calls_named(identical)} in {names} too, and count"
+                reason += "s once" if len(identical) == 1 else " once"
                 damage.add(RepeatedCallsError("damaged", reason, path=file.path, advice=advice))
-            if others:
-                which = _calls_named(sorted(others))
+            if changed:
+                which = _calls_named(sorted(changed))
                 reason = f"{which} left out, because {names} has other calls with these numbers"
                 advice += ", and find out which of them was changed"
                 damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
-        for n, at in own:
-            owners.setdefault(n, (file, at))
+        for n, position in places:
+            owners.setdefault(n, (file, position))
     return gone
 
 
-def _is_other(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
-    """Whether a call is another one than that of its number in another file. Of a damaged one,
-    nobody can tell, and its damage is told when it is read."""
-    one, original = (Call(part, at, 0, ClassIndex()) for part, at in ((file, position), owner))
+def _has_other_inputs(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
+    """Whether a call differs from the call with its number in another file. Of a corrupted call
+    this is unknown; its corruption is reported when it is read."""
+    call, original = (Call(part, at, 0, ClassIndex()) for part, at in ((file, position), owner))
     try:
-        return not one.is_same(original)
+        return not call.is_same(original)
     except TapeError as error:
         if not is_damage(error):
             raise
@@ -205,8 +205,8 @@ Steps = dict[Hashable, Row]
 def without_other_ranks(
     recordings: Sequence[list[Segment]],
 ) -> tuple[list[list[Segment]], list[str]]:
-    """The recordings of which each has steps of its own, and the paths of the files of others,
-    which are closed."""
+    """The recordings that have steps of their own, and the paths of the files of other ranks, which
+    are closed."""
     gone = of_other_ranks(recordings, _is_repeat)
     left_out = {id(parts) for parts in gone}
     paths = [part.path for parts in gone for part in parts]
@@ -233,16 +233,18 @@ def of_other_ranks(
             by_size.setdefault(rank.of, []).append(parts)
     gone: list[Sequence[F]] = []
     for ranks in by_size.values():
-        kept: list[tuple[Sequence[F], set[int]]] = []
+        kept_ranks: list[tuple[Sequence[F], set[int]]] = []
         numbered = [(rank.number, parts) for parts in ranks if (rank := parts[0].manifest.rank)]
-        for number, parts in sorted(numbered, key=lambda one: (-sum(map(len, one[1])), one[0])):
-            for other, numbers in kept:
-                if number not in numbers and is_repeat(parts, other):
+        for number, parts in sorted(
+            numbered, key=lambda numbered_rank: (-sum(map(len, numbered_rank[1])), numbered_rank[0])
+        ):
+            for kept_parts, numbers in kept_ranks:
+                if number not in numbers and is_repeat(parts, kept_parts):
                     numbers.add(number)
                     gone.append(parts)
                     break
             else:
-                kept.append((parts, {number}))
+                kept_ranks.append((parts, {number}))
     return gone
 
 
@@ -250,19 +252,19 @@ def _is_repeat(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
     if all(part.end is not None for part in (*parts, *steps)):
         return are_same_steps(_steps(parts), _steps(steps), is_whole=True)
     # One of the processes was killed, so that some of its last calls may be missing.
-    own, others = _calls(parts), _calls(steps)
-    return bool(own) and all(others.get(number) == inputs for number, inputs in own.items())
+    calls, other_calls = _calls(parts), _calls(steps)
+    return bool(calls) and all(other_calls.get(n) == inputs for n, inputs in calls.items())
 
 
 def _calls(parts: Sequence[Segment]) -> dict[int, Hashable]:
     """By number what ranks have in common of the inputs of each call."""
-    found: dict[int, Hashable] = {}
+    calls: dict[int, Hashable] = {}
     for call in Calls(parts, ClassIndex()):
         tree = call.record.inputs
         facts = tuple((leaf.dtype, leaf.shape) for leaf in tree.facts())
-        ranges = tuple((one.leaf, one.min, one.max) for one in tree.ranges)
-        found[call.number] = tree.structure, facts, pack(tree.scalars), ranges
-    return found
+        ranges = tuple((range_.leaf, range_.min, range_.max) for range_ in tree.ranges)
+        calls[call.number] = tree.structure, facts, pack(tree.scalars), ranges
+    return calls
 
 
 def _steps(parts: Sequence[Segment]) -> Steps:
@@ -272,36 +274,40 @@ def _steps(parts: Sequence[Segment]) -> Steps:
 def steps_of(rows: Iterable[Row]) -> Steps:
     """What was counted, with the inputs as ranks have them in common: each has them on a device of
     its own."""
-    found: Steps = {}
+    steps: Steps = {}
     for row in rows:
         facts = tuple((leaf.dtype, leaf.shape) for leaf in row.tree().facts())
-        own = Row(row.structure, row.leaves, row.scalars, row.first, row.last)
-        found.setdefault((row.structure, facts, row.scalars), own).absorb(row)
-    return found
+        first_row = Row(row.structure, row.leaves, row.scalars, row.first, row.last)
+        steps.setdefault((row.structure, facts, row.scalars), first_row).absorb(row)
+    return steps
 
 
 def are_same_steps(
-    own: Mapping[Hashable, Row], others: Mapping[Hashable, Row], *, is_whole: bool
+    rows: Mapping[Hashable, Row], other_rows: Mapping[Hashable, Row], *, is_whole: bool
 ) -> bool:
     """Whether the calls of a recording are those of another rank's, as far as counts tell.
 
     Args:
-        own, others: what was counted of both.
+        rows, other_rows: what was counted of both.
         is_whole: whether both have all calls. If one of the processes was killed, some of the last
             ones may be missing.
     """
-    if is_whole and own.keys() != others.keys():
+    if is_whole and rows.keys() != other_rows.keys():
         return False
-    for key, row in own.items():
-        other = others.get(key)
-        if other is None or row.first != other.first:
+    for key, row in rows.items():
+        other_row = other_rows.get(key)
+        if other_row is None or row.first != other_row.first:
             return False
-        counts = [(row.last, other.last), (row.kept, other.kept), (row.raised, other.raised)]
-        if is_whole and (row.spans() != other.spans() or any(a != b for a, b in counts)):
+        counts = [
+            (row.last, other_row.last),
+            (row.kept, other_row.kept),
+            (row.raised, other_row.raised),
+        ]
+        if is_whole and (row.spans() != other_row.spans() or any(a != b for a, b in counts)):
             return False
-        if any(a > b for a, b in counts) or not row.ranges.keys() <= other.ranges.keys():
+        if any(a > b for a, b in counts) or not row.ranges.keys() <= other_row.ranges.keys():
             return False
         for leaf, low, high in row.spans():
-            if low < other.ranges[leaf][0] or high > other.ranges[leaf][1]:
+            if low < other_row.ranges[leaf][0] or high > other_row.ranges[leaf][1]:
                 return False
-    return is_whole or bool(own)
+    return is_whole or bool(rows)

@@ -29,8 +29,8 @@ class _Minifloat(NamedTuple):
     has_infinity: bool
 
     def value(self, byte: int) -> float:
-        sign, rest = -1.0 if byte & 0x80 else 1.0, byte & 0x7F
-        exponent, steps = rest >> self.mantissa, rest & ((1 << self.mantissa) - 1)
+        sign, magnitude = -1.0 if byte & 0x80 else 1.0, byte & 0x7F
+        exponent, steps = magnitude >> self.mantissa, magnitude & ((1 << self.mantissa) - 1)
         if byte in self.nans:
             return math.nan
         if self.has_infinity and exponent == 0x7F >> self.mantissa:
@@ -102,8 +102,8 @@ def _floats(dtype: str, data: bytes | bytearray) -> Iterator[float]:
 def _brain_floats(_: str, data: bytes | bytearray) -> Iterator[float]:
     """A bfloat16 is the upper half of a float32."""
     for (bits,) in struct.iter_unpack("<H", data):
-        (one,) = struct.unpack("<f", struct.pack("<I", bits << 16))
-        yield _shortest(one, _as_brain_float, _DIGITS)
+        (value,) = struct.unpack("<f", struct.pack("<I", bits << 16))
+        yield _shortest(value, _as_brain_float, _DIGITS)
 
 
 def _as_brain_float(value: float) -> int:
@@ -122,11 +122,11 @@ def _shortest(value: float, encoded: Callable[[float], Any], most: int) -> float
     """The float that the fewest digits write which are still encoded as this one."""
     if not math.isfinite(value):
         return value
-    wanted = encoded(value)
+    target = encoded(value)
     for digits in range(1, most):
         short = float(f"{value:.{digits}g}")
         try:
-            if encoded(short) == wanted:
+            if encoded(short) == target:
                 return short
         except OverflowError:  # rounded up beyond the largest
             continue

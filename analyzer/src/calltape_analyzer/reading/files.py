@@ -46,21 +46,21 @@ def files_of(path: Paths, report: Callable[[TapeError], None] | None = None) -> 
             read, ``limit`` if there are more than 1,000,000 entries in it and below it.
     """
     is_one = isinstance(path, str | bytes | os.PathLike) or not isinstance(path, Iterable)
-    given: list[Any] = [path] if is_one else list(path)  # type: ignore[arg-type]
-    for one in given:
-        if not isinstance(one, str | os.PathLike):
+    given_paths: list[Any] = [path] if is_one else list(path)  # type: ignore[arg-type]
+    for given_path in given_paths:
+        if not isinstance(given_path, str | os.PathLike):
             raise UsageError(
-                f"a path is text, not {type(one).__name__}",
+                f"a path is text, not {type(given_path).__name__}",
                 advice="pass a file, a directory, a pattern such as 'runs/*.tape', or several",
             )
-    if not given:
+    if not given_paths:
         raise TapeError("not_found", "no path was given")
-    found: dict[Hashable, str] = {}
-    for one in given:
-        name = os.fspath(one)
+    path_by_identity: dict[Hashable, str] = {}
+    for given_path in given_paths:
+        name = os.fspath(given_path)
         for file in _urls_of(name) if is_url(name) else _local_files(local_path(name), report):
-            found.setdefault(_identity(file), file)
-    return list(found.values())
+            path_by_identity.setdefault(_identity(file), file)
+    return list(path_by_identity.values())
 
 
 def _identity(path: str) -> Hashable:
@@ -106,8 +106,8 @@ def _tapes_below(roots: Sequence[str], report: Callable[[TapeError], None] | Non
     Raises:
         TapeError: ``io`` if the only one that was named cannot be read, ``limit``.
     """
-    found: list[str] = []
-    known = {_identity(root) for root in roots}
+    tapes: list[str] = []
+    visited = {_identity(root) for root in roots}
     waiting, entries = list(roots), 0
     while waiting:
         folder = waiting.pop()
@@ -126,9 +126,9 @@ def _tapes_below(roots: Sequence[str], report: Callable[[TapeError], None] | Non
                         continue
                     if not _is_folder(entry):
                         if entry.name.endswith(SUFFIXES):
-                            found.append(str(Path(entry.path)))
-                    elif (identity := _identity(entry.path)) not in known:
-                        known.add(identity)
+                            tapes.append(str(Path(entry.path)))
+                    elif (identity := _identity(entry.path)) not in visited:
+                        visited.add(identity)
                         waiting.append(entry.path)
         except OSError as error:
             reason = f"cannot read the directory: {error.strerror}"
@@ -137,7 +137,7 @@ def _tapes_below(roots: Sequence[str], report: Callable[[TapeError], None] | Non
                 raise unreadable from None
             if report is not None:
                 report(unreadable)
-    return sorted(found)
+    return sorted(tapes)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -181,8 +181,8 @@ def _urls_of(url: str) -> list[str]:
     before = url.rstrip("/") if place else url
     while place and before[-1:] == place[-1:]:
         before, place = before[:-1], place[:-1]
-    found = (name for name in sorted(names) if name.startswith(place))
-    return [before + name[len(place) :] for name in found]
+    urls = (name for name in sorted(names) if name.startswith(place))
+    return [before + name[len(place) :] for name in urls]
 
 
 def _matching(system: Any, place: str, url: str) -> list[str]:
@@ -206,12 +206,12 @@ def _listed(system: Any, root: str, stem: str, url: str) -> list[str]:
     return _bounded(answer_of(url, lambda: system.find(root, detail=True, **options)), url)
 
 
-def _bounded(found: dict[str, dict[str, Any]], url: str) -> list[str]:
-    if len(found) > MOST_NAMES:
+def _bounded(listing: dict[str, dict[str, Any]], url: str) -> list[str]:
+    if len(listing) > MOST_NAMES:
         reason = f"the server lists more than {MOST_NAMES:,} files"
         advice = "name a smaller part, such as one day"
         raise TapeError("limit", reason, path=displayed_url(url), advice=advice)
-    return [name for name, info in found.items() if info.get("type") != "directory"]
+    return [name for name, info in listing.items() if info.get("type") != "directory"]
 
 
 def short_paths(paths: Sequence[str]) -> dict[str, str]:

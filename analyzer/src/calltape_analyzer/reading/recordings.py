@@ -72,15 +72,15 @@ def _sum_of(parts: Iterable[Coverage]) -> Coverage:
     dropped: Counter[Reason] = Counter()
     seen = kept = 0
     until: list[int | None] = []
-    for found in parts:
-        seen += found.seen
-        kept += found.kept
-        dropped.update(found.dropped)
-        if found.at_least:
-            until.append(found.counted_ns)
+    for coverage in parts:
+        seen += coverage.seen
+        kept += coverage.kept
+        dropped.update(coverage.dropped)
+        if coverage.at_least:
+            until.append(coverage.counted_ns)
     # If nobody knows of one until when it was counted, nobody knows of all.
-    known = [moment for moment in until if moment is not None]
-    earliest = min(known) if known and len(known) == len(until) else None
+    moments = [moment for moment in until if moment is not None]
+    earliest = min(moments) if moments and len(moments) == len(until) else None
     return _coverage_from(seen, kept, dropped, bool(until), earliest)
 
 
@@ -90,22 +90,30 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     places = places_of(parts)
     deleted = joined_runs(run for part in parts for run in part.deleted)
     # Other files count the calls of a file that was about to be deleted.
-    left = [_coverage_of_place(alike) for alike in places if _is_in(alike[0].part, deleted)]
-    own = [_coverage_of_place(alike) for alike in places if not _is_in(alike[0].part, deleted)]
-    if own and (goes_on(parts) or own[-1].at_least) and own[-1].counted_ns is None:
+    deleted_parts = [_coverage_of_place(c) for c in places if _is_in_runs(c[0].part, deleted)]
+    present_parts = [
+        _coverage_of_place(copies) for copies in places if not _is_in_runs(copies[0].part, deleted)
+    ]
+    if (
+        present_parts
+        and (goes_on(parts) or present_parts[-1].at_least)
+        and present_parts[-1].counted_ns is None
+    ):
         until = _counted_until(places)
-        own[-1] = own[-1].model_copy(update={"at_least": True, "counted_ns": until})
-    found = _sum_of(own)
+        present_parts[-1] = present_parts[-1].model_copy(
+            update={"at_least": True, "counted_ns": until}
+        )
+    total = _sum_of(present_parts)
     ahead = sum(len(part) for part in parts if part.is_ahead)
-    kept = found.kept + ahead + sum(one.kept for one in left)
-    dropped = Counter(found.dropped)
-    still_there = sum(one.kept for one in left)
+    kept = total.kept + ahead + sum(part.kept for part in deleted_parts)
+    dropped = Counter(total.dropped)
+    still_there = sum(part.kept for part in deleted_parts)
     for reason in _REASONS_OF_DELETED:  # calls that are still there count as deleted too
-        taken = min(still_there, dropped[reason])
-        dropped[reason] -= taken
-        still_there -= taken
+        moved = min(still_there, dropped[reason])
+        dropped[reason] -= moved
+        still_there -= moved
     seen = kept + dropped.total()
-    at_least, until = bool(found.at_least), found.counted_ns
+    at_least, until = bool(total.at_least), total.counted_ns
     if ahead and not at_least:
         at_least, until = True, None
     end = 1 + max((part.extent or (-1, -1))[1] for part in parts)
@@ -114,21 +122,23 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
             at_least, until = True, None
     elif dropped[DropReason.NOT_SEALED] or any(part.next_call > seen for part in parts):
         # A number that is missing in one file may be in another file.
-        known = seen - dropped.pop(DropReason.NOT_SEALED, 0)
-        seen = max(known, end, *(part.next_call for part in parts))
-        dropped[DropReason.ELSEWHERE if goes_on(parts) else DropReason.NOT_SEALED] += seen - known
+        sealed_calls = seen - dropped.pop(DropReason.NOT_SEALED, 0)
+        seen = max(sealed_calls, end, *(part.next_call for part in parts))
+        dropped[DropReason.ELSEWHERE if goes_on(parts) else DropReason.NOT_SEALED] += (
+            seen - sealed_calls
+        )
     return _coverage_from(seen, kept, +dropped, at_least, until)
 
 
 def _counted_until(places: Sequence[Sequence[CountedFile]]) -> int | None:
-    """Until when a recording that goes on is counted, if the last of its files has no call and no
-    counts: until the file before it was closed, or from the beginning on; None if nobody knows."""
-    for alike in reversed(places):
-        closed = [file.closed_ns for file in alike if file.closed_ns is not None]
-        if len(closed) == len(alike):
-            return min(closed) if all(file.continues for file in alike) else None
-        if alike[0].coverage.counted_ns is not None:
-            return alike[0].coverage.counted_ns
+    """Until when a recording that goes on is counted, if its last file has neither calls nor
+    counts: until the file before it was closed, or since the beginning; None if unknown."""
+    for copies in reversed(places):
+        closed = [file.closed_ns for file in copies if file.closed_ns is not None]
+        if len(closed) == len(copies):
+            return min(closed) if all(file.continues for file in copies) else None
+        if copies[0].coverage.counted_ns is not None:
+            return copies[0].coverage.counted_ns
     first = places[0][0]
     return first.manifest.created_ns if first.part == 0 else None
 
@@ -140,24 +150,28 @@ def goes_on(parts: Sequence[CountedFile]) -> bool:
     return bool(places) and all(file.continues for file in places[-1])
 
 
-def _coverage_of_place(alike: Sequence[CountedFile]) -> Coverage:
+def _coverage_of_place(copies: Sequence[CountedFile]) -> Coverage:
     """The coverage of the files that have the same number in their recording: nearly always one
     file, or several that were extracted from it."""
     # A file that knows how many calls there were tells it for all.
-    at_least = all(bool(file.coverage.at_least) for file in alike)
-    if len(alike) == 1:
-        (file,) = alike
-        found, less = file.coverage, file.left_out
+    at_least = all(bool(file.coverage.at_least) for file in copies)
+    if len(copies) == 1:
+        (file,) = copies
+        file_coverage, less = file.coverage, file.left_out
         return _coverage_from(
-            found.seen - less, found.kept - less, found.dropped, at_least, found.counted_ns
+            file_coverage.seen - less,
+            file_coverage.kept - less,
+            file_coverage.dropped,
+            at_least,
+            file_coverage.counted_ns,
         )
-    fullest = max((file.coverage for file in alike), key=lambda coverage: coverage.seen)
-    kept = sum(file.coverage.kept - file.left_out for file in alike)
+    fullest = max((file.coverage for file in copies), key=lambda coverage: coverage.seen)
+    kept = sum(file.coverage.kept - file.left_out for file in copies)
     seen = max(fullest.seen, kept)
     if kept + sum(fullest.dropped.values()) == seen:
         return _coverage_from(seen, kept, fullest.dropped, at_least, fullest.counted_ns)
-    rest: dict[Reason, int] = {DropReason.ELSEWHERE: seen - kept} if seen > kept else {}
-    return _coverage_from(seen, kept, rest, at_least, fullest.counted_ns)
+    dropped: dict[Reason, int] = {DropReason.ELSEWHERE: seen - kept} if seen > kept else {}
+    return _coverage_from(seen, kept, dropped, at_least, fullest.counted_ns)
 
 
 def _coverage_from(
@@ -171,26 +185,26 @@ def _coverage_from(
 
 def recordings_of(segments: Iterable[F]) -> list[list[F]]:
     """The files of each recording: those with one tape id."""
-    found: dict[bytes, list[F]] = {}
+    parts_of: dict[bytes, list[F]] = {}
     for segment in segments:
-        found.setdefault(segment.recording, []).append(segment)
-    return list(found.values())
+        parts_of.setdefault(segment.recording, []).append(segment)
+    return list(parts_of.values())
 
 
 def places_of(parts: Iterable[F]) -> list[list[F]]:
     """The files of one recording, one list for each file number, without write-ahead files."""
-    found: dict[int, list[F]] = {}
+    files_at: dict[int, list[F]] = {}
     for part in parts:
         if not part.is_ahead:
-            found.setdefault(part.part, []).append(part)
-    return [found[number] for number in sorted(found)]
+            files_at.setdefault(part.part, []).append(part)
+    return [files_at[number] for number in sorted(files_at)]
 
 
 def missing_numbers(segments: Sequence[CountedFile]) -> dict[bytes, tuple[int, ...]]:
     """The numbers of the files that are missing before the last one of a recording, and were not
     deleted by the recorder, at most 1,000 per recording. A recording without missing files is not
     in the dict."""
-    found: dict[bytes, tuple[int, ...]] = {}
+    missing: dict[bytes, tuple[int, ...]] = {}
     for parts in recordings_of(segments):
         there = {part.part for part in parts if not part.is_ahead}
         deleted = joined_runs(run for part in parts for run in part.deleted)
@@ -200,13 +214,13 @@ def missing_numbers(segments: Sequence[CountedFile]) -> dict[bytes, tuple[int, .
             gaps += gap[: _MAX_MISSING - len(gaps)]
             expected = max(expected, last + 1)
         if gaps:
-            found[parts[0].recording] = tuple(gaps)
-    return found
+            missing[parts[0].recording] = tuple(gaps)
+    return missing
 
 
 def deleted_files(segments: Sequence[CountedFile]) -> dict[bytes, FileNumbers]:
     """The numbers of the files that the recorder deleted, as runs, by recording."""
-    found: dict[bytes, FileNumbers] = {}
+    deleted: dict[bytes, FileNumbers] = {}
     for parts in recordings_of(segments):
         there = sorted({part.part for part in parts})
         runs: list[tuple[int, int]] = []
@@ -219,13 +233,13 @@ def deleted_files(segments: Sequence[CountedFile]) -> dict[bytes, FileNumbers]:
             if first <= last:
                 runs.append((first, last))
         if runs:
-            found[parts[0].recording] = tuple(runs)
-    return found
+            deleted[parts[0].recording] = tuple(runs)
+    return deleted
 
 
-def _is_in(number: int, runs: FileNumbers) -> bool:
-    at = bisect_right(runs, (number, MAX_COUNT)) - 1
-    return at >= 0 and number <= runs[at][1]
+def _is_in_runs(number: int, runs: FileNumbers) -> bool:
+    run_number = bisect_right(runs, (number, MAX_COUNT)) - 1
+    return run_number >= 0 and number <= runs[run_number][1]
 
 
 def coverage_without_end(
@@ -241,17 +255,17 @@ def coverage_without_end(
         counts: what the recorder counted.
         last_ns: when the last one of these calls began.
     """
-    found = len(numbers)
-    known: Counter[Reason] = Counter()
-    seen, until = max(found, max(numbers, default=-1) + 1 - first_call), last_ns
-    if counts is not None and found + sum(counts.coverage.dropped.values()) <= MAX_COUNT:
-        known.update(counts.coverage.dropped)
+    count = len(numbers)
+    dropped: Counter[Reason] = Counter()
+    seen, until = max(count, max(numbers, default=-1) + 1 - first_call), last_ns
+    if counts is not None and count + sum(counts.coverage.dropped.values()) <= MAX_COUNT:
+        dropped.update(counts.coverage.dropped)
         seen = max(seen, counts.coverage.seen, counts.next_call - first_call)
         until = max(last_ns or 0, counts.coverage.counted_ns or 0) or None
-    counted = found + known.total()
+    counted = count + dropped.total()
     seen = min(max(seen, counted), MAX_COUNT)
-    known[DropReason.NOT_SEALED] += seen - counted
-    return Coverage(seen=seen, kept=found, dropped=+known, at_least=True, counted_ns=until)
+    dropped[DropReason.NOT_SEALED] += seen - counted
+    return Coverage(seen=seen, kept=count, dropped=+dropped, at_least=True, counted_ns=until)
 
 
 def sound_coverage(coverage: Coverage) -> Coverage:

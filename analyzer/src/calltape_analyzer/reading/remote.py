@@ -24,7 +24,7 @@ from calltape_analyzer.errors import RemoteError, UsageError, to_install
 from calltape_analyzer.limits import received_bytes
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
-from calltape_analyzer.reading.urls import displayed_url, name_of, protocol_of, without_secrets
+from calltape_analyzer.reading.urls import displayed_url, file_url, protocol_of, without_secrets
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 
@@ -125,16 +125,16 @@ def _seconds_allowed() -> float:
     Raises:
         UsageError: the variable holds no number above 0.
     """
-    given = os.environ.get(VARIABLE)
+    variable = os.environ.get(VARIABLE)
     try:
-        found = SECONDS if given is None else float(given)
+        seconds = SECONDS if variable is None else float(variable)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
         raise UsageError(
             f"{VARIABLE} is not a number of seconds", advice="set it to 60, or unset it"
         )
-    return found
+    return seconds
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -151,7 +151,7 @@ def file_system(url: str) -> tuple[Any, str]:
             "calltape does not read tapes from web servers", path=displayed_url(url),
             advice="download the file, for example with `curl -O URL`, and open it from disk",
         )  # fmt: skip
-    if "::" in name_of(url):
+    if "::" in file_url(url):
         raise UsageError(
             "URLs that chain file systems are not read", path=displayed_url(url),
             advice="name the file itself",
@@ -159,14 +159,14 @@ def file_system(url: str) -> tuple[Any, str]:
     kind = _kind_of(url)
     try:
         if kind.async_impl:  # made at once, connects later, and fsspec keeps it for all threads
-            return _made(url)
+            return _new_file_system(url)
         key = os.getpid(), kind, repr(kind._get_kwargs_from_urls(url))
-        known = _connected.get(key)
-        if known is None:
-            known = _connected[key] = answer_of(url, lambda: _made(url))[0]
+        connected = _connected.get(key)
+        if connected is None:
+            connected = _connected[key] = answer_of(url, lambda: _new_file_system(url))[0]
             while len(_connected) > _MOST_CONNECTED:
                 _connected.pop(next(iter(_connected)), None)
-        return known, str(known._strip_protocol(url))
+        return connected, str(connected._strip_protocol(url))
     except Exception as error:
         raise _as_tape_error(error, url) from None
 
@@ -190,11 +190,11 @@ def _kind_of(url: str) -> Any:
         ) from None
 
 
-def _made(url: str) -> tuple[Any, str]:
+def _new_file_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
-    found, place = url_to_fs(url)
-    return found, str(place)
+    new_system, place = url_to_fs(url)
+    return new_system, str(place)
 
 
 def _not_installed(url: str, what: str) -> UsageError:
@@ -219,7 +219,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
             files, and each would wait for it.
     """
     seconds = _seconds_allowed()
-    parts = urlsplit(name_of(url))
+    parts = urlsplit(file_url(url))
     port = f":{parts.port}" if parts.port else ""
     place = f"{parts.scheme}://{parts.hostname or ''}{port}"  # the server or bucket
     failing = _failing.get(place)
@@ -229,7 +229,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
             path=displayed_url(url), advice=_LATER,
         )  # fmt: skip
     try:
-        found = _answered(url, ask, seconds)
+        answer = _answered(url, ask, seconds)
     except _UnavailableError as error:
         before = 0 if failing is None else failing.times
         until = time.monotonic() + SILENT_SECONDS
@@ -239,7 +239,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
         _failing.pop(place, None)  # it answered, if only to refuse
         raise
     _failing.pop(place, None)
-    return found
+    return answer
 
 
 def _answered(url: str, ask: Callable[[], T], seconds: float) -> T:
@@ -312,17 +312,17 @@ class BlockCache:
     def get(self, file: int, block: int) -> bytes | None:
         """A block of a file, which has a number that no other file has; None if it is not held."""
         with self._lock:
-            found = self._blocks.get((file, block))
-            if found is not None:
+            block_bytes = self._blocks.get((file, block))
+            if block_bytes is not None:
                 self._blocks.move_to_end((file, block))
-            return found
+            return block_bytes
 
     def put(self, file: int, block: int, piece: bytes) -> None:
         """Keeps a piece of a file that begins with this block, instead of blocks that were not used
         for the longest time."""
         with self._lock:
-            for at in range(0, len(piece), _BLOCK):
-                self._blocks[file, block + at // _BLOCK] = piece[at : at + _BLOCK]
+            for i in range(0, len(piece), _BLOCK):
+                self._blocks[file, block + i // _BLOCK] = piece[i : i + _BLOCK]
             while len(self._blocks) > MOST_CACHED // _BLOCK:
                 self._blocks.popitem(last=False)
 
@@ -351,20 +351,20 @@ def opened_url(url: str) -> TapeBytes:
             compressed file that cannot be read.
     """
     remote = RemoteFile(url)
-    if not is_compressed(name_of(url)):
+    if not is_compressed(file_url(url)):
         return remote
     stream = _Stream(remote)
     try:
         with io.BufferedReader(stream, _NEAR) as source:
-            found = unpacked(source, remote.path, lambda: stream.done)
+            unpacked_file = unpacked(source, remote.path, lambda: stream.done)
     except OSError as error:
         reason = f"cannot decompress the file: {error.strerror or error}"
         raise TapeError("io", reason, path=remote.path) from None
     finally:
         remote.close()
-    if found is None:
+    if unpacked_file is None:
         return RemoteFile(url)
-    return TapeFile(remote.path, url, (found, remote.disk_bytes))
+    return TapeFile(remote.path, url, (unpacked_file, remote.disk_bytes))
 
 
 class RemoteFile(TapeBytes):
@@ -405,16 +405,16 @@ class RemoteFile(TapeBytes):
         file.close()  # it may be shared, as those in memory are
         return _Facts.of(self._system.info(self._place), self.path)
 
-    def _look(self) -> _Facts:
+    def _facts_now(self) -> _Facts:
         """The facts as they are now."""
 
         def again() -> _Facts:
             self._system.invalidate_cache(self._place)
             return _Facts.of(self._system.info(self._place), self.path)
 
-        found = answer_of(self.location, again)
+        facts = answer_of(self.location, again)
         self._looked = time.monotonic()
-        return found
+        return facts
 
     @property
     def disk_bytes(self) -> int:
@@ -425,12 +425,12 @@ class RemoteFile(TapeBytes):
         self._expect_open()
         with self._lock:
             try:
-                found = self._look()
+                facts = self._facts_now()
             except TapeError as error:
                 if error.kind == "not_found":
                     raise self.changed("it was removed") from None
                 raise
-            if found == self._facts:
+            if facts == self._facts:
                 return True
             blocks.drop(self._number)
             self._connect()
@@ -448,13 +448,13 @@ class RemoteFile(TapeBytes):
         if size > LAST_PIECE:
             return b"".join(self._pieces(offset, size))
         first, end = offset // _BLOCK, -(-(offset + size) // _BLOCK)
-        found = [blocks.get(self._number, block) for block in range(first, end)]
-        missing = [first + at for at, block in enumerate(found) if block is None]
+        pieces = [blocks.get(self._number, block) for block in range(first, end)]
+        missing = [first + i for i, block in enumerate(pieces) if block is None]
         if missing:
             begin, behind = missing[0], missing[-1] + 1
             piece = self._read_on(begin, behind)
-            found[begin - first : behind - first] = [piece[: (behind - begin) * _BLOCK]]
-        data = b"".join(block for block in found if block is not None)
+            pieces[begin - first : behind - first] = [piece[: (behind - begin) * _BLOCK]]
+        data = b"".join(block for block in pieces if block is not None)
         return data[offset - first * _BLOCK :][:size]
 
     def _read_on(self, begin: int, end: int) -> bytes:
@@ -473,15 +473,15 @@ class RemoteFile(TapeBytes):
         return piece
 
     def copy(self, offset: int, size: int) -> bytearray:
-        made = bytearray()
+        result = bytearray()
         for piece in self._pieces(offset, size):
-            made += piece
-        return made
+            result += piece
+        return result
 
-    def crc32(self, offset: int, size: int, found: int = 0) -> int:
+    def crc32(self, offset: int, size: int, before: int = 0) -> int:
         for piece in self._pieces(offset, size):
-            found = crc32(piece, found)
-        return found
+            before = crc32(piece, before)
+        return before
 
     def close(self) -> None:
         self.is_closed = True
@@ -509,7 +509,7 @@ class RemoteFile(TapeBytes):
         file = self._file
         compares = file is not None and protocol_of(self.location) in _COMPARES
         if not compares and time.monotonic() - self._looked > TRUSTED_SECONDS:
-            self._expect(self._look())
+            self._expect(self._facts_now())
         try:
             data = answer_of(self.location, lambda: self._bytes(file, start, end))
         except _NoAnswerError:
@@ -521,33 +521,33 @@ class RemoteFile(TapeBytes):
             raise
         received_bytes(len(data))
         if len(data) != end - start:
-            self._expect(self._look())
+            self._expect(self._facts_now())
             reason = f"the server sent {len(data):,} bytes, and was asked for {end - start:,}"
             raise RemoteError("io", reason, path=self.path)
         self._end = end
         return data
 
     def _bytes(self, file: Any, start: int, end: int) -> bytes:
-        found: bytes
+        piece: bytes
         if file is None:
-            found = self._system.cat_file(self._place, start=start, end=end)
-            return found
+            piece = self._system.cat_file(self._place, start=start, end=end)
+            return piece
         try:
             file.seek(start)
-            found = file.read(end - start)
-            while found and len(found) < end - start:
-                more = file.read(end - start - len(found))
+            piece = file.read(end - start)
+            while piece and len(piece) < end - start:
+                more = file.read(end - start - len(piece))
                 if not more:
                     break
-                found += more
+                piece += more
         except OSError as error:
             if type(error).__name__ == "FileExpired":
                 raise self.changed(_REPLACED) from None
             raise
-        return found
+        return piece
 
-    def _expect(self, found: _Facts) -> None:
-        if found != self._facts:
+    def _expect(self, facts: _Facts) -> None:
+        if facts != self._facts:
             raise self.changed(_REPLACED)
 
     def _expect_open(self) -> None:
@@ -577,7 +577,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        found = self._file.read_at(self.done, len(buffer))
-        buffer[: len(found)] = found
-        self.done += len(found)
-        return len(found)
+        piece = self._file.read_at(self.done, len(buffer))
+        buffer[: len(piece)] = piece
+        self.done += len(piece)
+        return len(piece)

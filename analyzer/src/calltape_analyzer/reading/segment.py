@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from operator import itemgetter
 
 from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.limits import Allowance, bounded, check_memory, memory_limit_of
@@ -21,6 +19,7 @@ from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call_checks import CallChecks
 from calltape_analyzer.reading.call_ref import (
     CallRef,
+    CallRefs,
     SeenInputs,
     WideInts,
     checked_inputs,
@@ -97,7 +96,7 @@ class Segment:
             self.manifest: Manifest = self.reader.manifest
             self.recording_began_ns = self.manifest.created_ns
             if self.reader.manifest_damage is not None:
-                self._tell(self.reader.manifest_damage)
+                self._report(self.reader.manifest_damage)
             self._read_end()
         except TapeError as error:
             self.close()
@@ -107,7 +106,7 @@ class Segment:
             raise
         self.size = self._file.size
 
-    def _tell(self, wrong: TapeError) -> None:
+    def _report(self, wrong: TapeError) -> None:
         self.damage.add(wrong.at(path=self.path))
 
     def _read_end(self) -> None:
@@ -121,7 +120,7 @@ class Segment:
             self._table = end.table()
         except TapeError as error:
             if end.elsewhere:  # else the scan reports it
-                self._tell(stale_table(error.reason))
+                self._report(stale_table(error.reason))
         if end.elsewhere and self._table is None:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
@@ -153,16 +152,12 @@ class Segment:
         return {source.tape: source.first for source in self.sources}
 
     @cached_property
-    def _firsts(self) -> list[tuple[int, bytes]]:
-        return sorted((first, tape) for tape, first in self.recordings.items())
+    def _refs(self) -> CallRefs:
+        return CallRefs(self.manifest.tape, self.recordings if self.is_survey else {})
 
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
-        if not self.is_survey:
-            return CallRef(self.manifest.tape, number, (self.recording_began_ns, 0))
-        behind = bisect_right(self._firsts, number, key=itemgetter(0))
-        first, tape = self._firsts[behind - 1] if behind else (0, self.manifest.tape)
-        return CallRef(tape, number - first, (self.recording_began_ns, first))
+        return self._refs.ref(number, self.recording_began_ns)
 
     @property
     def is_scanned(self) -> bool:
@@ -202,32 +197,32 @@ class Segment:
         def read() -> Scan:
             self.reader = TapeReader(self._file)
             self.manifest = self.reader.manifest
-            found = self.reader.scan(
-                lambda there, size: steps(there, "bytes", size, lambda one: one.offset)
+            scan = self.reader.scan(
+                lambda there, size: steps(there, "bytes", size, lambda record: record.offset)
             )
             self._file.expect_unchanged(self.reader.start, is_sealed=self.reader.end is not None)
-            return found
+            return scan
 
         with self._lock:
             if self._found is not None:
                 return self._found
             before, is_sealed = encode_manifest(self.manifest), self._end is not None
             try:
-                found = self._file.settled(read, lambda found: bool(found.damage), is_sealed)
+                result = self._file.settled(read, lambda result: bool(result.damage), is_sealed)
             except TapeError as error:
                 raise error.at(path=self.path) from None
-            for wrong in found.damage:
+            for wrong in result.damage:
                 if wrong is not self.reader.manifest_damage:  # it was told
-                    self._tell(wrong)
-            self.damage.add_more(found.more_damage)
+                    self._report(wrong)
+            self.damage.add_more(result.more_damage)
             if encode_manifest(self.manifest) != before:  # a NaN equals itself there
                 raise self._file.changed("it is another tape")
-            self._checks = CallChecks(self._file, self.reader, found, self.damage)
+            self._checks = CallChecks(self._file, self.reader, result, self.damage)
             if self._order is None:
-                self._order = found.order
-            self._table = found.table
-            self._found = found  # last, because other threads ask for it
-            return found
+                self._order = result.order
+            self._table = result.table
+            self._found = result  # last, because other threads ask for it
+            return result
 
     @property
     def checks(self) -> CallChecks:
@@ -243,9 +238,8 @@ class Segment:
 
     @property
     def order(self) -> array[int]:
-        """The positions of the calls, in the order of their numbers. In the file, they stand in the
-        order in which they were written, and threads may end in another order. Whoever sets it
-        leaves calls out."""
+        """The positions of the calls, in the order of their numbers. The file has them in the order
+        in which they were written. Setting it leaves calls out."""
         return self.scan().order if self._order is None else self._order
 
     @order.setter
@@ -271,11 +265,11 @@ class Segment:
     def span_ns(self) -> tuple[int, int] | None:
         """When the first call began and the last one ended, Unix time in nanoseconds; of a part of
         the calls, or without an end, the first and the last one by number. None if nobody knows."""
-        found = self.unscanned_end
-        if found is None and len(self.order) == len(self.scan()):
-            found = self.end
-        if found is not None:
-            first, last = found.first_ns, found.last_ns
+        end = self.unscanned_end
+        if end is None and len(self.order) == len(self.scan()):
+            end = self.end
+        if end is not None:
+            first, last = end.first_ns, end.last_ns
             return None if first is None or last is None else (first, last)
         times: list[int] = []
         for position in {self.order[0], self.order[-1]} if len(self) else ():
@@ -314,11 +308,11 @@ class Segment:
 
     @cached_property
     def _coverage_so_far(self) -> Coverage:
-        found, place, last_ns = self.scan(), self.manifest.segment, None
+        scan, place, last_ns = self.scan(), self.manifest.segment, None
         with contextlib.suppress(TapeError):  # a look at the call tells
-            last_ns = self.reader.record_at(found.order[-1]).time_ns if found.order else None
+            last_ns = self.reader.record_at(scan.order[-1]).time_ns if scan.order else None
         first_call = 0 if place is None else place.first_call
-        return coverage_without_end(found.numbers, first_call, found.counts, last_ns)
+        return coverage_without_end(scan.numbers, first_call, scan.counts, last_ns)
 
     @property
     def continues(self) -> bool:
@@ -334,14 +328,14 @@ class Segment:
     def next_call(self) -> int:
         """How many calls of its recording were seen by then, if that goes on; 0 if it does not
         say."""
-        found = self.end or self.scan().counts  # the counts so far, of a recording that goes on
-        return (found and found.next_call) or 0
+        counts = self.end or self.scan().counts  # the counts so far, of a recording that goes on
+        return (counts and counts.next_call) or 0
 
     @property
     def deleted(self) -> FileNumbers:
         """The numbers of the files of its recording that the recorder had deleted."""
-        found = self.end or self.scan().counts
-        return (found and found.deleted) or ()
+        counts = self.end or self.scan().counts
+        return (counts and counts.deleted) or ()
 
     @property
     def is_ahead(self) -> bool:
@@ -411,11 +405,11 @@ class Segment:
         if self._sound is not None and self._sound is self._order:
             return
         try:
-            known: set[int] = set()
+            checked: set[int] = set()
             for position in self._sound_order():
                 number = self.inputs_number(position)
-                if number not in known:
-                    known.add(number)
+                if number not in checked:
+                    checked.add(number)
                     self.record(position)
             self._all_ranges()
         except TapeError as error:
@@ -447,18 +441,18 @@ class Segment:
             return None
         if self._rows is None:
             assert self._table is not None
-            tell = self._tell if self.is_survey else None
+            tell = self._report if self.is_survey else None
             try:
                 self._rows = inputs_in(self._table, self.ref, self._wide, tell)
             except TapeError as error:
                 broken = stale_table(error.reason)
                 if self.is_survey:
-                    self._tell(broken)
+                    self._report(broken)
                     self._rows = []
                 else:
                     self.scan()
                     if self._table is not None:  # else the scan tells
-                        self._tell(broken)
+                        self._report(broken)
                         self._table = None
             if self._rows is None:
                 self.scan()
@@ -478,9 +472,9 @@ class Segment:
             inputs, raised = self.record(position).inputs, self.scan().raised(position)
             spans = self._all_ranges().get(number, {})
             if spans or inputs.ranges:
-                made = (Range(leaf=n, min=a, max=b) for n, (a, b) in sorted(spans.items()))
-                inputs = inputs.model_copy(update={"ranges": tuple(made)})
-            refs = (self.ref(self.numbers[one]) for one in (position, last[number]))
+                ranges = (Range(leaf=n, min=a, max=b) for n, (a, b) in sorted(spans.items()))
+                inputs = inputs.model_copy(update={"ranges": tuple(ranges)})
+            refs = (self.ref(self.numbers[position_of]) for position_of in (position, last[number]))
             yield SeenInputs(inputs, raised, counts.pop(number), *refs)
 
     def inputs_number(self, position: int) -> int:
@@ -499,29 +493,29 @@ class Segment:
             for kind in self._table.kinds.values():
                 kind.expect_sound()
         except TapeError as error:
-            self._tell(stale_table(error.reason))
+            self._report(stale_table(error.reason))
             self._table = InputsTable() if self.is_survey else None
         if not self.is_survey:
             self._all_ranges()
         else:  # it has no calls, but may have members
-            for found in self.reader.scan().damage:
-                self._tell(found)
+            for damaged in self.reader.scan().damage:
+                self._report(damaged)
 
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         """The ranges of integers, by :meth:`inputs_number` and leaf. Those of all calls are
         compared with the table."""
         if self._ranges is None:
             self._ranges, scan = {}, self.scan()
-            for at in self._sound_order():
-                if scan.has_ranges(at) and not scan.raised(at):
-                    spans = self._ranges.setdefault(scan.inputs_number(at), {})
-                    offset, there = scan.place(at)
+            for position in self._sound_order():
+                if scan.has_ranges(position) and not scan.raised(position):
+                    spans = self._ranges.setdefault(scan.inputs_number(position), {})
+                    offset, there = scan.place(position)
                     widen(spans, self.reader.group(offset).ranges_of(there))
             unsound = self.checks.has_unsound
             has_all = len(self._order or ()) == len(scan)
             is_whole = has_all and not (scan.damage or unsound)
             if is_whole and self._table and not has_ranges(self._table, self._ranges):
-                self._tell(stale_table("it has other ranges of integers than the records"))
+                self._report(stale_table("it has other ranges of integers than the records"))
                 self._table = None
         return self._ranges
 
@@ -541,8 +535,8 @@ class Segment:
     @property
     def later_in_groups(self) -> int:
         """How many calls are in groups that only a later version can read."""
-        lost = (one for one in self.scan().damage if isinstance(one, LostCallsError))
-        return sum(one.calls for one in lost if one.kind == "unsupported")
+        lost = (error for error in self.scan().damage if isinstance(error, LostCallsError))
+        return sum(loss.calls for loss in lost if loss.kind == "unsupported")
 
     @property
     def records_read(self) -> int:
@@ -586,8 +580,8 @@ class Segment:
     def bytes_of(self, place: TensorPlace) -> bytearray:
         """The bytes of a tensor in new memory."""
         parts = [
-            self._file.copy(offset, size) if known is None else bytearray(known)
-            for offset, size, known in place.parts
+            self._file.copy(offset, size) if checksum is None else bytearray(checksum)
+            for offset, size, checksum in place.parts
         ]
         return parts[0] if len(parts) == 1 else interleaved(parts, place.strips)
 

@@ -67,11 +67,11 @@ def chosen_target(names: Iterable[str], wanted: str) -> str:
         UnknownTargetError: none of them has it, or several have; it lists the targets.
     """
     there = sorted(set(names))
-    found = [wanted] if wanted in there else [name for name in there if wanted in name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        reason = f"{len(found)} targets have {wanted!r:.100} in their names: {_listed(found)}"
+    matching = [wanted] if wanted in there else [name for name in there if wanted in name]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        reason = f"{len(matching)} targets have {wanted!r:.100} in their names: {_listed(matching)}"
         raise UnknownTargetError(reason, advice="name more of one of them")
     reason = f"no tape here is of a target with {wanted!r:.100} in its name"
     raise UnknownTargetError(reason, advice=f"there are {_listed(there)}")
@@ -83,14 +83,14 @@ def common_target(segments: Iterable[Segment]) -> Target | None:
     Raises:
         TargetsError: they are of different classes or methods.
     """
-    found: dict[str, tuple[Target, str]] = {}
+    targets: dict[str, tuple[Target, str]] = {}
     for segment in segments:
         target = segment.manifest.target
         if target is not None:
             path = os.path.basename(segment.path)
-            found.setdefault(target.name, (target, path))
-    if len(found) > 1:
-        names = sorted(f"{target_name(target):.200} ({path})" for target, path in found.values())
+            targets.setdefault(target.name, (target, path))
+    if len(targets) > 1:
+        names = sorted(f"{target_name(target):.200} ({path})" for target, path in targets.values())
         raise TargetsError(
             "usage",
             f"these are tapes of different models: {some_of(names, _MOST_NAMED)}",
@@ -101,7 +101,7 @@ def common_target(segments: Iterable[Segment]) -> Target | None:
                 "what there is",
             ),
         )
-    return next((target for target, _ in found.values()), None)
+    return next((target for target, _ in targets.values()), None)
 
 
 def outside_words(names: Sequence[str]) -> str:
@@ -142,10 +142,10 @@ class CallRange(NamedTuple):
     last: int | None
 
     def __str__(self) -> str:
-        of = f"{self.recording}:" if self.recording else ""
+        recording = f"{self.recording}:" if self.recording else ""
         if self.first == self.last:
-            return f"{of}{self.first}"
-        return f"{of}{self.first}..{'' if self.last is None else self.last}"
+            return f"{recording}{self.first}"
+        return f"{recording}{self.first}..{'' if self.last is None else self.last}"
 
     def is_of(self, tape: bytes) -> bool:
         """Whether the calls of a recording are meant."""
@@ -163,35 +163,35 @@ def ranges_of(calls: ChosenCalls) -> list[CallRange]:
         UsageError: for anything else, and for a text that names none. A list may be empty.
     """
     is_one = isinstance(calls, str | CallRef) or not isinstance(calls, Iterable)
-    given: Iterable[object] = [calls] if is_one else calls  # type: ignore[assignment]
-    found: list[CallRange] = []
-    for one in given:
-        if isinstance(one, Call | CallRef):
-            ref = one.ref if isinstance(one, Call) else one
-            found.append(CallRange(ref.tape.hex(), ref.number, ref.number))
-        elif isinstance(one, int) and not isinstance(one, bool) and one >= 0:
-            found.append(CallRange("", one, one))
-        elif isinstance(one, str):
-            found += [_range(part.strip()) for part in one.split(",")]
+    given_calls: Iterable[object] = [calls] if is_one else calls  # type: ignore[assignment]
+    ranges: list[CallRange] = []
+    for given_call in given_calls:
+        if isinstance(given_call, Call | CallRef):
+            ref = given_call.ref if isinstance(given_call, Call) else given_call
+            ranges.append(CallRange(ref.tape.hex(), ref.number, ref.number))
+        elif isinstance(given_call, int) and not isinstance(given_call, bool) and given_call >= 0:
+            ranges.append(CallRange("", given_call, given_call))
+        elif isinstance(given_call, str):
+            ranges += [_range(part.strip()) for part in given_call.split(",")]
         else:
-            raise UsageError(f"{one!r:.100} names no call", advice=_ADVICE)
-    if is_one and not found:
+            raise UsageError(f"{given_call!r:.100} names no call", advice=_ADVICE)
+    if is_one and not ranges:
         raise UsageError("no call is named", advice=_ADVICE)
-    return found
+    return ranges
 
 
 def _range(text: str) -> CallRange:
-    found = _FORM.fullmatch(text)
-    first, last = (found["first"], found["last"]) if found else ("", "")
-    if found is None or not (first or last or found["dots"]):
+    match = _FORM.fullmatch(text)
+    first, last = (match["first"], match["last"]) if match else ("", "")
+    if match is None or not (first or last or match["dots"]):
         raise UsageError(f"{text!r:.100} names no call", advice=_ADVICE)
-    if not found["dots"]:
+    if not match["dots"]:
         number = int(first + last)
-        return CallRange(found["recording"] or "", number, number)
+        return CallRange(match["recording"] or "", number, number)
     low, high = int(first or 0), int(last) if last else None
     if high is not None and high < low:
         raise UsageError(f"{text!r:.100} has no call: it ends before it begins", advice=_ADVICE)
-    return CallRange(found["recording"] or "", low, high)
+    return CallRange(match["recording"] or "", low, high)
 
 
 def only_calls(segments: Sequence[Segment], ranges: Sequence[CallRange]) -> list[Segment]:
@@ -204,25 +204,25 @@ def only_calls(segments: Sequence[Segment], ranges: Sequence[CallRange]) -> list
     unmet = set(ranges)
 
     def meant_of(tape: bytes) -> Callable[[int], bool] | None:
-        own = [r for r in ranges if r.is_of(tape)]
-        spans = [r for r in own if r.first != r.last]
+        ranges_here = [r for r in ranges if r.is_of(tape)]
+        spans = [r for r in ranges_here if r.first != r.last]
         single: dict[int, list[CallRange]] = {}
-        for one in own:
-            if one.first == one.last:
-                single.setdefault(one.first, []).append(one)
+        for range_ in ranges_here:
+            if range_.first == range_.last:
+                single.setdefault(range_.first, []).append(range_)
 
         def is_meant(number: int) -> bool:
             having = [*single.get(number, ()), *(r for r in spans if r.has(number))]
             unmet.difference_update(having)
             return bool(having)
 
-        return is_meant if own else None
+        return is_meant if ranges_here else None
 
-    meant = {tape: meant_of(tape) for tape in {one.manifest.tape for one in segments}}
-    made = [_part(segment, meant[segment.manifest.tape]) for segment in segments]
+    is_meant_on = {tape: meant_of(tape) for tape in {segment.manifest.tape for segment in segments}}
+    parts = [_part(segment, is_meant_on[segment.manifest.tape]) for segment in segments]
     if unmet:
         raise no_call(some_of([str(r) for r in ranges if r in unmet], _MAX_NAMED))
-    return made
+    return parts
 
 
 def only_one(segments: Sequence[Segment], call: Call) -> list[Segment]:
@@ -231,11 +231,11 @@ def only_one(segments: Sequence[Segment], call: Call) -> list[Segment]:
     Raises:
         UsageError: the call is not of these files.
     """
-    made = [_part(segment, None) for segment in segments]
-    for segment in made:
+    parts = [_part(segment, None) for segment in segments]
+    for segment in parts:
         if segment.path == call.path and segment.manifest.tape == call.ref.tape:
             segment.order = array("Q", [call.position])
-            return made
+            return parts
     raise no_call(call.address)
 
 
@@ -244,16 +244,16 @@ def only_known(segments: Sequence[Segment], calls: Iterable[CallRef]) -> list[Se
     numbers: dict[bytes, set[int]] = {}
     for ref in calls:
         numbers.setdefault(ref.tape, set()).add(ref.number)
-    every = ((segment, numbers.get(segment.manifest.tape)) for segment in segments)
-    return [_part(segment, own.__contains__ if own else None) for segment, own in every]
+    numbered = ((segment, numbers.get(segment.manifest.tape)) for segment in segments)
+    return [_part(segment, chosen.__contains__ if chosen else None) for segment, chosen in numbered]
 
 
 def _part(segment: Segment, is_meant: Callable[[int], bool] | None) -> Segment:
     order = segment.order if is_meant is not None else ()
-    made = copy.copy(segment)
-    kept = (p for p in order if is_meant is not None and is_meant(segment.numbers[p]))
-    made.order = array("Q", kept)
-    return made
+    part = copy.copy(segment)
+    positions = (p for p in order if is_meant is not None and is_meant(segment.numbers[p]))
+    part.order = array("Q", positions)
+    return part
 
 
 def no_call(what: str) -> UsageError:

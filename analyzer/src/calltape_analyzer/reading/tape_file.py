@@ -128,23 +128,23 @@ class Descriptors:
             OSError: and whatever else opening the file, or the action, raises.
         """
         with self._lock:
-            found = self._open.pop(file, None)
+            descriptor = self._open.pop(file, None)
             while len(self._open) >= self._most:
                 self.close_oldest()
-            while found is None:
+            while descriptor is None:
                 try:
-                    found = _Descriptor(file.open())
+                    descriptor = _Descriptor(file.open())
                 except OSError as error:
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
                         raise
                     # The rest of the process may hold all descriptors that it may have.
                     if not self.close_oldest():
                         raise no_descriptor(error, file.path) from None
-            self._open[file] = found  # the one that was used last
+            self._open[file] = descriptor  # the one that was used last
         try:
-            return action(found.number)
+            return action(descriptor.number)
         finally:
-            del found  # an error keeps this frame, and nobody uses the descriptor any more
+            del descriptor  # an error keeps this frame, and nobody uses the descriptor any more
 
     def close(self, file: TapeFile) -> None:
         """Closes the descriptor of a file, now or when nobody uses it any more."""
@@ -213,8 +213,8 @@ class TapeBytes(ABC):
         """``size`` bytes in new memory; raises as :meth:`read_at`."""
 
     @abstractmethod
-    def crc32(self, offset: int, size: int, found: int = 0) -> int:
-        """The CRC-32 of ``size`` bytes from ``offset`` on, after bytes whose CRC-32 was ``found``;
+    def crc32(self, offset: int, size: int, before: int = 0) -> int:
+        """The CRC-32 of ``size`` bytes from ``offset`` on, after bytes whose CRC-32 was ``before``;
         raises as :meth:`read_at`."""
 
     def next_data(self, offset: int) -> int:
@@ -243,9 +243,9 @@ class TapeBytes(ABC):
             raise sealed
         while True:
             try:
-                found = read()
-                if not has_damage(found) or not tries or self.refresh():
-                    return found
+                answer = read()
+                if not has_damage(answer) or not tries or self.refresh():
+                    return answer
             except TapeError as error:
                 if not is_damage(error) or not tries or self.refresh():
                     raise
@@ -301,10 +301,10 @@ class TapeFile(TapeBytes):
                 self.refresh()
                 is_large_ahead = is_ahead(path) and self.size > MAX_HELD
                 is_copied = is_compressed(path) or is_large_ahead
-                found = self._use(self._copied) if is_copied else None
-                if found is not None:
-                    stored = os.fstat(found).st_size if is_large_ahead else self.disk_bytes
-                    unpacked = found, stored
+                descriptor = self._use(self._copied) if is_copied else None
+                if descriptor is not None:
+                    stored = os.fstat(descriptor).st_size if is_large_ahead else self.disk_bytes
+                    unpacked = descriptor, stored
             if unpacked is not None:  # the copied bytes are read from now on
                 descriptors.close(self)
                 self._unpacked, packed_bytes = unpacked
@@ -329,18 +329,18 @@ class TapeFile(TapeBytes):
         while True:
             with open(os.dup(file), "rb") as source:
                 source.seek(0)
-                made = unpacked(
+                unpacked_copy = unpacked(
                     source, self.path, lambda: _stored_bytes(os.fstat(file)), plain=plain
                 )
             tries -= 1
             # A copy that was made while a call ended may have parts of two.
-            if made is None or not plain or not tries or _are_equal(file, made):
-                return made
-            close_unpacked(made)
+            if unpacked_copy is None or not plain or not tries or _are_equal(file, unpacked_copy):
+                return unpacked_copy
+            close_unpacked(unpacked_copy)
 
     def refresh(self) -> bool:
-        """Notes the size and time of the file as they are now, and returns whether they are as
-        before."""
+        """Notes the size and time of the file as they are now, and returns whether they are
+        unchanged."""
         before = self._version
         status = self._use(os.fstat)
         self._version = _version(status)
@@ -360,34 +360,34 @@ class TapeFile(TapeBytes):
         if len(data) == size:
             return data
         # The system returns less than 2 GiB at once.
-        rest = self._use(lambda f: b"".join(_parts(f, offset + len(data), size - len(data))))
-        data += rest
+        missing = self._use(lambda f: b"".join(_parts(f, offset + len(data), size - len(data))))
+        data += missing
         self._ensure(len(data) == size)
         return data
 
     def copy(self, offset: int, size: int) -> bytearray:
         size = self._up_to_end(offset, size)
-        made = bytearray(size)
+        copied = bytearray(size)
 
         def fill(file: int) -> int:
             done = 0
-            with memoryview(made) as view:
+            with memoryview(copied) as view:
                 while done < size:
-                    with view[done:] as rest:
-                        found = os.preadv(file, [rest], offset + done)
-                    if not found:
+                    with view[done:] as remaining:
+                        count = os.preadv(file, [remaining], offset + done)
+                    if not count:
                         break
-                    done += found
+                    done += count
             return done
 
         self._ensure(self._use(fill) == size)
-        return made
+        return copied
 
-    def crc32(self, offset: int, size: int, found: int = 0) -> int:
+    def crc32(self, offset: int, size: int, before: int = 0) -> int:
         size = self._up_to_end(offset, size)
-        found, done = self._use(lambda file: _crc32_of(file, offset, size, found))
+        before, done = self._use(lambda file: _crc32_of(file, offset, size, before))
         self._ensure(done == size)
-        return found
+        return before
 
     def next_data(self, offset: int) -> int:
         if offset >= self.size:
@@ -462,7 +462,7 @@ class HeldFile(TapeBytes):
     def __init__(self, file: TapeFile) -> None:
         super().__init__(file.path, file.location)
         self._data = b""
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_TRIES)):
             try:
                 file.refresh()
                 if file.size > MAX_HELD:
@@ -472,7 +472,7 @@ class HeldFile(TapeBytes):
                 if self._data == before:
                     break
             except TapeError as error:
-                if error.kind != "damaged" or not left:
+                if error.kind != "damaged" or not tries_left:
                     raise
         self.size = len(self._data)
         file.close()
@@ -495,8 +495,8 @@ class HeldFile(TapeBytes):
     def copy(self, offset: int, size: int) -> bytearray:
         return bytearray(self.read_at(offset, size))
 
-    def crc32(self, offset: int, size: int, found: int = 0) -> int:
-        return crc32(self.read_at(offset, size), found)
+    def crc32(self, offset: int, size: int, before: int = 0) -> int:
+        return crc32(self.read_at(offset, size), before)
 
     def close(self) -> None:
         self.is_closed, self._data = True, b""
@@ -512,8 +512,8 @@ def _next_data(file: int, offset: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else offset
 
 
-def _crc32_of(file: int, offset: int, size: int, found: int = 0) -> tuple[int, int]:
-    """The CRC-32 of ``size`` bytes from ``offset`` on, after bytes whose CRC-32 was ``found``, and
+def _crc32_of(file: int, offset: int, size: int, before: int = 0) -> tuple[int, int]:
+    """The CRC-32 of ``size`` bytes from ``offset`` on, after bytes whose CRC-32 was ``before``, and
     how many of them there are."""
     # All steps read into the same memory, which stays in the processor's cache. New memory for
     # each step takes twice the time.
@@ -525,7 +525,7 @@ def _crc32_of(file: int, offset: int, size: int, found: int = 0) -> tuple[int, i
                 hole = _next_data(file, offset + done, offset + size) - offset - done
                 hole = min(hole, size - done)
                 if hole >= min(_HOLE, size):
-                    found = crc32_after_zeros(found, hole)
+                    before = crc32_after_zeros(before, hole)
                     done += hole
                     continue
             with step[: size - done] as part:
@@ -533,14 +533,16 @@ def _crc32_of(file: int, offset: int, size: int, found: int = 0) -> tuple[int, i
             if not got:
                 break
             with step[:got] as part:
-                found = crc32(part, found)
+                before = crc32(part, before)
             done += got
-    return found, done
+    return before, done
 
 
-def _are_equal(one: int, other: int) -> bool:
-    sizes = os.fstat(one).st_size, os.fstat(other).st_size
-    return sizes[0] == sizes[1] and _crc32_of(one, 0, sizes[0]) == _crc32_of(other, 0, sizes[0])
+def _are_equal(descriptor: int, other_descriptor: int) -> bool:
+    sizes = os.fstat(descriptor).st_size, os.fstat(other_descriptor).st_size
+    return sizes[0] == sizes[1] and _crc32_of(descriptor, 0, sizes[0]) == _crc32_of(
+        other_descriptor, 0, sizes[0]
+    )
 
 
 def _stored_bytes(status: os.stat_result) -> int:
@@ -553,14 +555,14 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 def _parts(file: int, offset: int, size: int) -> list[bytes]:
     """``size`` bytes from ``offset`` on, in parts; fewer at the end of the file."""
-    found: list[bytes] = []
+    parts: list[bytes] = []
     while size > 0:
         part = os.pread(file, min(size, 2**30), offset)
         if not part:
             break
-        found.append(part)
+        parts.append(part)
         offset, size = offset + len(part), size - len(part)
-    return found
+    return parts
 
 
 def crc32_after_zeros(crc32: int, count: int) -> int:
@@ -585,8 +587,8 @@ def _zeros(power: int) -> tuple[int, ...]:
 
 
 def _applied(images: Sequence[int], register: int) -> int:
-    found = 0
+    product = 0
     for bit, image in enumerate(images):
         if register >> bit & 1:
-            found ^= image
-    return found
+            product ^= image
+    return product

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["displayed_url", "is_url", "local_path", "name_of", "protocol_of", "without_secrets"]
+__all__ = ["displayed_url", "file_url", "is_url", "local_path", "protocol_of", "without_secrets"]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>\\]+")
@@ -31,14 +31,14 @@ class _Parts(NamedTuple):
 
 def is_url(path: str) -> bool:
     """Whether a path names something that is read through a file system of fsspec."""
-    found = _URL.match(path)
-    return found is not None and found[1].lower() not in _LOCAL
+    match = _URL.match(path)
+    return match is not None and match[1].lower() not in _LOCAL
 
 
 def local_path(path: str) -> str:
-    """The path of a ``file://`` URL; any other path as it is."""
-    found = _URL.match(path)
-    return found[2] if found is not None and found[1].lower() in _LOCAL else path
+    """The path of a ``file://`` URL; any other path is returned unchanged."""
+    match = _URL.match(path)
+    return match[2] if match is not None and match[1].lower() in _LOCAL else path
 
 
 def protocol_of(url: str) -> str:
@@ -46,7 +46,7 @@ def protocol_of(url: str) -> str:
     return url.partition("://")[0].lower()
 
 
-def name_of(url: str) -> str:
+def file_url(url: str) -> str:
     """A URL without user, query and fragment: it ends like the name of the file."""
     parts = _parts(url)
     return f"{parts.protocol}://{parts.place}"
@@ -68,14 +68,14 @@ def without_secrets(text: str, url: str) -> str:
         text: any.
         url: whose user, password and query are not in the result, wherever they stood.
     """
-    found = _IN_TEXT.sub(lambda match: displayed_url(match[0]), text)
+    shown = _IN_TEXT.sub(lambda match: displayed_url(match[0]), text)
     parts = _parts_shown(url)
     values = [part.partition("=")[2] for part in parts.query.split("&")]
     for secret in (parts.query, parts.user, *parts.user.split(":")[1:], *values):
         for spelling in {secret, unquote(secret)}:
             if len(spelling) > 3:
-                found = found.replace(spelling, _HIDDEN)
-    return found
+                shown = shown.replace(spelling, _HIDDEN)
+    return shown
 
 
 def _parts_shown(url: str) -> _Parts:
@@ -84,10 +84,10 @@ def _parts_shown(url: str) -> _Parts:
     A password may have a slash that should have been written ``%2F``: what stands where a port
     should be, and has an ``@`` somewhere behind it, is one. Of one with a character that begins a
     query or a fragment, that is made another character first."""
-    found = _URL.match(url)
-    cut = None if found is None else _CUT_PASSWORD.match(found[2])
-    if found is not None and cut is not None:
-        begin = found.start(2)
+    match = _URL.match(url)
+    cut = None if match is None else _CUT_PASSWORD.match(match[2])
+    if match is not None and cut is not None:
+        begin = match.start(2)
         end = begin + cut.end()
         url = url[:begin] + re.sub("[?#]", "_", url[begin:end]) + url[end:]
     parts = _parts(url)
@@ -96,22 +96,22 @@ def _parts_shown(url: str) -> _Parts:
         parts = parts._replace(user=password[0][:-1], place=parts.place[password.end() :])
     if parts.protocol in _WITH_QUERY:
         return parts
-    found = _LIKE_A_QUERY.search(parts.place)
-    if found is None:
+    match = _LIKE_A_QUERY.search(parts.place)
+    if match is None:
         return parts
-    place, query = parts.place[: found.start()], parts.place[found.end() :]
+    place, query = parts.place[: match.start()], parts.place[match.end() :]
     return parts._replace(place=place, query=query)
 
 
 def _parts(url: str) -> _Parts:
-    found = _URL.match(url)
-    if found is None:
+    match = _URL.match(url)
+    if match is None:
         return _Parts("", "", url, "")
-    protocol, rest = found[1].lower(), found[2]
+    protocol, behind_protocol = match[1].lower(), match[2]
     query = ""
     if protocol in _WITH_QUERY:  # elsewhere these characters are part of a name
-        rest = rest.partition("#")[0]
-        rest, _, query = rest.partition("?")
-    host, slash, place = rest.partition("/")
+        behind_protocol = behind_protocol.partition("#")[0]
+        behind_protocol, _, query = behind_protocol.partition("?")
+    host, slash, place = behind_protocol.partition("/")
     user, _, host = host.rpartition("@")
     return _Parts(protocol, user, host + slash + place, query)

@@ -105,8 +105,8 @@ class _FileCheck:
         while not self._is_ended:
             offset = self._check_member(offset)
         require(not self._blobs, "a blob", "tensors of no call")
-        rest = self._data[offset : offset + len(ZEROS_AT_END) + 1]
-        require(rest == ZEROS_AT_END, "the file", "more bytes")
+        end_of_file = self._data[offset : offset + len(ZEROS_AT_END) + 1]
+        require(end_of_file == ZEROS_AT_END, "the file", "more bytes")
 
     def _check_member(self, offset: int) -> int:
         """Checks a member, and returns the offset of the next one."""
@@ -217,8 +217,8 @@ class _FileCheck:
             return
         begin, size = position.start, position.size
         sums = checksums_of(
-            self._data[at : min(at + _PART, begin + size)]
-            for at in range(begin, begin + size, _PART)
+            self._data[position : min(position + _PART, begin + size)]
+            for position in range(begin, begin + size, _PART)
         )
         expected: dict[str, Any] = {
             "back": offset - position.offset,
@@ -229,8 +229,8 @@ class _FileCheck:
         require(facts == expected, where, "other facts")
         header = self._data[begin : begin + blob.header_size(self._data[begin : begin + 8], size)]
         entries = blob.parse_header(header, size)
-        for key, one in entries.items():
-            stored = blob.Stored(one.dtype, one.shape, one.end - one.begin)
+        for key, entry in entries.items():
+            stored = blob.Stored(entry.dtype, entry.shape, entry.end - entry.begin)
             require(keys.get(key) == stored, where, "a tensor that no leaf refers to")
         require(entries.keys() == keys.keys(), where, "a leaf without its tensor")
         canonical = blob.build_header({key: keys[key] for key in entries})
@@ -242,8 +242,8 @@ class _FileCheck:
         require(encode_end(end, offset) == content, where, "other fields")
         self._is_ended = True
         require(end.tape == self._tape, where, "another tape")
-        others = (end.continues, end.next_call, end.deleted, end.elsewhere)
-        require(all(one is None for one in others), where, "other fields")
+        fields = (end.continues, end.next_call, end.deleted, end.elsewhere)
+        require(all(field is None for field in fields), where, "other fields")
         require(end.manifest == self._manifest, where, "another manifest")
         index = _section_content(end.index, "the index")
         has_calls = bool(self._numbers)
@@ -261,9 +261,9 @@ class _FileCheck:
         require(index == expected_index, "the index", "other groups")
         coverage, dumps = end.coverage, end.dumps
         require(coverage.kept == len(self._numbers), "the coverage", "a count of other calls")
-        are_reasons = all(isinstance(one, DropReason) for one in coverage.dropped)
+        are_reasons = all(isinstance(reason, DropReason) for reason in coverage.dropped)
         require(are_reasons, "the coverage", "a reason in other words")
-        require(all(is_without_text(one.reason) for one in dumps), "a dump", "other words")
+        require(all(is_without_text(dump.reason) for dump in dumps), "a dump", "other words")
         if end.inputs is not None:
             self._check_table(end.inputs)
 
@@ -279,8 +279,16 @@ class _FileCheck:
             require(from_calls is not None, where, "inputs of no call")
             assert from_calls is not None
             written, expected = (
-                (one.seen, one.kept, one.raised, one.first, one.last, one.example, one.spans())
-                for one in (row, from_calls)
+                (
+                    table_row.seen,
+                    table_row.kept,
+                    table_row.raised,
+                    table_row.first,
+                    table_row.last,
+                    table_row.example,
+                    table_row.spans(),
+                )
+                for table_row in (row, from_calls)
             )
             require(written == expected, where, "counts of other calls")
         for kind in table.kinds.values():

@@ -78,14 +78,14 @@ def decoded(data: bytes | memoryview, place: str) -> Any:
     return document
 
 
-def _sorted(document: Any) -> Any:
+def _sorted_texts(document: Any) -> Any:
     """A document with the fields of all maps in alphabetical order."""
     if isinstance(document, dict):
         fields: dict[str, Any] = document
-        return {name: _sorted(fields[name]) for name in sorted(fields)}
+        return {name: _sorted_texts(fields[name]) for name in sorted(fields)}
     if isinstance(document, list | tuple):
         items: Any = document
-        return [_sorted(item) for item in items]
+        return [_sorted_texts(item) for item in items]
     return document
 
 
@@ -174,14 +174,14 @@ class TreeChecks:
             require(stored is not None and keys.get(leaf.key, stored) == stored, side, "a dtype")
             assert stored is not None
             keys[leaf.key] = stored
-        ranged = [one["leaf"] for one in ranges]
+        ranged = [range_["leaf"] for range_ in ranges]
         require(len(set(ranged)) == len(ranged), side, "a second range of a tensor")
-        for one in ranges:
-            require(one.keys() == {"leaf", "min", "max"}, side, "other fields")
-            dtype, span = leaves[one["leaf"]].dtype, (one["min"], one["max"])
-            may_have = one["leaf"] in rules.ranges and dtype in blob.INTEGER_FORMATS
+        for range_ in ranges:
+            require(range_.keys() == {"leaf", "min", "max"}, side, "other fields")
+            dtype, span = leaves[range_["leaf"]].dtype, (range_["min"], range_["max"])
+            may_have = range_["leaf"] in rules.ranges and dtype in blob.INTEGER_FORMATS
             require(may_have, side, "the range of a tensor")
-            place = rules.ranges[one["leaf"]]
+            place = rules.ranges[range_["leaf"]]
             whole = span if place is None else self._ranges.setdefault((place, dtype), span)
             require(span == whole, side, "the range of one call")
 
@@ -196,7 +196,7 @@ class TreeChecks:
         for number, axis in enumerate(kind.axes[first:]):
             if axis is not None:
                 values = (*axis.sizes, axis.max)
-                are_allowed = all(rules.scalars[number](one, sizes) for one in values)
+                are_allowed = all(rules.scalars[number](value, sizes) for value in values)
                 require(number in rules.counted and are_allowed, where, "values of a scalar")
 
     def _rules_for(self, structure: bytes, side: str) -> _TreeRules:
@@ -213,7 +213,7 @@ class TreeChecks:
         if context is not None:
             require(side == "inputs", side, "a context")
             names = [context.default_dtype]
-            names += [name for one in context.autocast for name in (one.device, one.dtype)]
+            names += [name for a in context.autocast for name in (a.device, a.dtype)]
             require(all(map(is_torch_name, names)), side, "a name that torch does not have")
         root_path = "" if side == "inputs" else side
         elements: dict[int, bool] = {}
@@ -244,7 +244,7 @@ class TreeChecks:
         require(are_referenced, side, "values that no node refers to")
         return _TreeRules(
             spec.leaves,
-            [_all_of(checks[number]) for number in scalars],
+            [_passes_all(checks[number]) for number in scalars],
             frozenset(leaf for leaf, is_kept in elements.items() if is_kept),
             {
                 leaf: None if fates == {"kept"} else places[leaf]
@@ -296,12 +296,12 @@ class TreeChecks:
         elif isinstance(node, DictNode):
             require(all(self._is_allowed_key(key, placed.path) for key in node.keys), side, "a key")
         elif isinstance(node, FieldsNode):
-            fields = (
-                is_field(one) or self._is_allowed_key(one, placed.path) for one in node.fields
-            )
+            fields = (is_field(f) or self._is_allowed_key(f, placed.path) for f in node.fields)
             require(all(fields), side, "the name of a field")
-        for one in getattr(node, "beside", None) or ():
-            is_allowed = is_field(one) or is_name(one) or _OMITTED_NAME.fullmatch(one)
+        for attribute in getattr(node, "beside", None) or ():
+            is_allowed = (
+                is_field(attribute) or is_name(attribute) or _OMITTED_NAME.fullmatch(attribute)
+            )
             require(is_allowed, side, "the name of an attribute")
 
     def _is_allowed_key(self, key: Any, path: str) -> bool:
@@ -321,7 +321,7 @@ def _has_plain_nans(value: Any) -> bool:
     return all(pack(nan) == pack(math.nan) for nan in nans)
 
 
-def _all_of(checks: list[ScalarCheck]) -> ScalarCheck:
+def _passes_all(checks: list[ScalarCheck]) -> ScalarCheck:
     return lambda value, sizes: all(check(value, sizes) for check in checks)
 
 
@@ -330,10 +330,10 @@ def _check_target(target: Target) -> None:
     require(is_class_name(target.type), where, "the name of a class")
     names = [target.method, *(target.outside or ())]
     names += [] if target.module is None else [target.module]
-    names += [one.name for one in target.signature or ()]
+    names += [parameter.name for parameter in target.signature or ()]
     require(all(map(is_code_name, names)), where, "a name that is not from code")
-    for one in target.signature or ():
-        require(is_default(one.default), where, "a default that is not from code")
+    for parameter in target.signature or ():
+        require(is_default(parameter.default), where, "a default that is not from code")
 
 
 def _check_step(step: Step, *, is_last: bool) -> None:
@@ -347,7 +347,7 @@ def _check_step(step: Step, *, is_last: bool) -> None:
         is_allowed = is_code_name(name) and (is_without_text(value) or is_pattern)
         require(is_allowed, where, "words of an earlier step")
     ids = [step.tape, *(source.tape for source in step.sources)]
-    require(all(plain_id(one) == one for one in ids), where, "an id")
+    require(all(plain_id(id_) == id_ for id_ in ids), where, "an id")
     for source in step.sources:
         require(not source.files and source.host is None, where, "the name of a file")
 
@@ -356,7 +356,7 @@ def _checked_leaves(data: bytes) -> tuple[Leaf, ...]:
     where = "the facts of a tensor"
     documents, leaves = decoded(data, where), decode_leaves(data)
     expected = [leaf_document(leaf) for leaf in leaves]
-    require(pack(_sorted(documents)) == pack(_sorted(expected)), where, "other fields")
+    require(pack(_sorted_texts(documents)) == pack(_sorted_texts(expected)), where, "other fields")
     counts = Counter(leaf.storage for leaf in leaves)
     for leaf in leaves:
         names = all(map(is_torch_name, (leaf.dtype, leaf.device, leaf.layout)))

@@ -17,10 +17,10 @@ from calltape_analyzer.editing.omission import omitted_node, omitted_scalar
 from calltape_analyzer.observing.groups import looks_like_name
 from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes, with_children
 from calltape_analyzer.redacting.policy import (
-    Fact,
     Fate,
     Ordinals,
     Policy,
+    PrivateFact,
     most_private,
     number_fact,
 )
@@ -48,9 +48,9 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = ["ElementRange", "Plan", "TensorFate", "TreePlan"]
+__all__ = ["ElementRange", "RedactionPlan", "TensorFate", "TreePlan"]
 
-_NUMBERS: tuple[Fact, ...] = ("setting", "size", "number")
+_NUMBERS: tuple[PrivateFact, ...] = ("setting", "size", "number")
 """From open to private."""
 _MOST_OPEN: tuple[Fate, Fate] = ("kept", "kept")
 _MEMORY_FACTOR = 20
@@ -75,7 +75,7 @@ class TensorFate(NamedTuple):
     range: Fate
 
 
-class Plan:
+class RedactionPlan:
     """The plan for one tape.
 
     Args:
@@ -97,7 +97,7 @@ class Plan:
         self.ordinals = Ordinals([default for _, default in policy.defaults])
         self.omitted_numbers: set[str] = set()
         self.replaced_names: set[str] = set()
-        self._numbers: dict[str, Fact] = {}  # by name of the place
+        self._numbers: dict[str, PrivateFact] = {}  # by name of the place
         self._ranges: dict[tuple[str, str], ElementRange] = {}  # by name of the place and dtype
         self._places = Recent()
         self._trees = Recent()
@@ -125,7 +125,7 @@ class Plan:
         size = _MEMORY_FACTOR * len(structure)
         return self._trees.once((structure, side), lambda: TreePlan(spec, side, self), size)
 
-    def number_fact(self, placed: PlacedNode) -> Fact:
+    def number_fact(self, placed: PlacedNode) -> PrivateFact:
         """The kind of the numbers at a place of the inputs, over all calls."""
         if placed.in_list:
             return "number"
@@ -206,7 +206,7 @@ class TreePlan:
     A scalar or tensor that no node refers to has no fate, and is omitted.
     """
 
-    def __init__(self, spec: Structure, side: str, plan: Plan) -> None:
+    def __init__(self, spec: Structure, side: str, plan: RedactionPlan) -> None:
         self._plan, self._policy = plan, plan.policy
         self._side = side
         self._lengths: set[int] = set()

@@ -22,11 +22,20 @@ from calltape_schema.privacy import is_exact, is_setting, matches_whole, specifi
 from calltape_schema.remedies import Remedy
 
 __all__ = [
-    "FATES", "KEEP", "SHAPES_ONLY", "Fact", "Fate", "Ordinals", "Policy", "Request", "is_ordinal",
-    "most_private", "number_fact",
+    "FATES",
+    "KEEP",
+    "SHAPES_ONLY",
+    "Fate",
+    "Ordinals",
+    "Policy",
+    "PrivateFact",
+    "Request",
+    "is_ordinal",
+    "most_private",
+    "number_fact",
 ]  # fmt: skip
 
-Fact = Literal[
+PrivateFact = Literal[
     "elements", "range", "text", "setting", "size", "number", "key", "enum value", "returned"
 ]  # fmt: skip
 """A kind of fact. A number in an argument is a setting, a size, or data (``number``)."""
@@ -38,7 +47,7 @@ that of one call. An omitted text leaves its length."""
 FATES: tuple[Fate, ...] = ("kept", "replaced", "omitted")
 """From open to private."""
 
-_FATES: Mapping[Fact, tuple[Fate, Fate]] = {
+_FATES: Mapping[PrivateFact, tuple[Fate, Fate]] = {
     "range": ("replaced", "omitted"),
     "text": ("replaced", "omitted"),
     "key": ("replaced", "replaced"),
@@ -55,7 +64,7 @@ _MAX_ORDINALS = 2**20
 _ORDINAL = re.compile(r"text ?[1-9]\d{0,6}|~[1-9]\d{0,6}|\([1-9]\d{0,6}\)", re.ASCII)
 
 
-def number_fact(value: object, sizes: Collection[int], defaults: Collection[object]) -> Fact:
+def number_fact(value: object, sizes: Collection[int], defaults: Collection[object]) -> PrivateFact:
     """The kind of a number in an argument. A number that equals a size of a tensor of the same
     call, or the default of a parameter, reveals nothing new.
 
@@ -105,20 +114,20 @@ class Policy:
         self, signature: Signature, keep: Sequence[str] = (), shapes_only: Sequence[str] = ()
     ) -> None:
         self.signature = signature
-        defaults = (one.default for one in signature.parameters)
-        self.defaults = frozenset((type(one), one) for one in defaults if is_default(one))
+        defaults = (parameter.default for parameter in signature.parameters)
+        self.defaults = frozenset((type(d), d) for d in defaults if is_default(d))
         self._given: dict[_Option, Sequence[str]] = {"keep": keep, "shapes_only": shapes_only}
-        requests = [Request(o, pattern) for o, given in self._given.items() for pattern in given]
-        if not all(one.pattern for one in requests):
+        requests = [Request(o, p) for o, patterns in self._given.items() for p in patterns]
+        if not all(request.pattern for request in requests):
             raise UsageError("a path that is empty names no value")
         self._by_precedence = sorted(
             requests,
-            key=lambda one: (specificity(one.pattern), one.option == "shapes_only"),
+            key=lambda request: (specificity(request.pattern), request.option == "shapes_only"),
             reverse=True,
         )
         self._matched: set[str] = set()
 
-    def fate(self, path: str, fact: Fact) -> Fate:
+    def fate(self, path: str, fact: PrivateFact) -> Fate:
         """The fate of a fact at a path."""
         request = self.request(path)
         by_default, shapes_only = _FATES.get(fact, ("omitted", "omitted"))
@@ -132,8 +141,8 @@ class Policy:
     def request(self, path: str) -> Request | None:
         """The pattern that decides about a path; None if none matches."""
         names = list(names_of_path(path, self.signature)) if path else []
-        matching = [one for one in self._by_precedence if matches_whole(one.pattern, names)]
-        self._matched.update(one.pattern for one in matching)
+        matching = [r for r in self._by_precedence if matches_whole(r.pattern, names)]
+        self._matched.update(request.pattern for request in matching)
         return matching[0] if matching else None
 
     def name(self, path: str) -> str:
@@ -143,13 +152,13 @@ class Policy:
     @property
     def unmatched(self) -> list[str]:
         """The patterns that have matched no path so far."""
-        patterns = (pattern for given in self._given.values() for pattern in given)
+        patterns = (pattern for g in self._given.values() for pattern in g)
         return [pattern for pattern in dict.fromkeys(patterns) if pattern not in self._matched]
 
     @property
     def options(self) -> dict[str, list[str]]:
         """The given patterns by option, for the history of the new tape."""
-        return {option: list(given) for option, given in self._given.items() if given}
+        return {option: list(patterns) for option, patterns in self._given.items() if patterns}
 
 
 def is_ordinal(value: str | bytes) -> bool:
@@ -166,7 +175,7 @@ class Ordinals:
     """
 
     def __init__(self, code: Collection[Any]) -> None:
-        self._code = frozenset(one for one in code if isinstance(one, str))
+        self._code = frozenset(text for text in code if isinstance(text, str))
         self._ordinals: dict[bytes, str] = {}  # by a hash of the value
         self._counts: Counter[str] = Counter()
 

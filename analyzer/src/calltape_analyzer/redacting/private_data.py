@@ -168,13 +168,13 @@ class PrivateData(PlainData):
     def _sketch(self) -> Sketch:
         rows = [
             (
-                one.call or "",
-                _KINDS[one.kind][0],
-                one.place or "",
-                "" if one.calls is None else one.calls,
-                one.advice,
+                finding.call or "",
+                _KINDS[finding.kind][0],
+                finding.place or "",
+                "" if finding.calls is None else finding.calls,
+                finding.advice,
             )
-            for one in self._joined()
+            for finding in self._joined()
         ]
         facts = [("calls", self.calls), ("findings", len(self.findings) + self.more)]
         head = ("call", "what", "where", "calls", "advice")
@@ -182,7 +182,7 @@ class PrivateData(PlainData):
         return Sketch("PrivateData", facts, head=head, rows=rows, total=total, note=note)
 
     def __str__(self) -> str:
-        lines = [str(one) for one in self._joined()]
+        lines = [str(finding) for finding in self._joined()]
         if self.more:
             lines.append(f"and {self.more} more")
         return "\n".join([*lines, *self._notes()])
@@ -196,8 +196,8 @@ class PrivateData(PlainData):
         findings = self._joined()
         if not findings:
             return None
-        most = max(most, sum(one.kind in _ALWAYS_NAMED for one in findings))
-        named = [one.summary() for one in findings]
+        most = max(most, sum(finding.kind in _ALWAYS_NAMED for finding in findings))
+        named = [finding.summary() for finding in findings]
         advice = {
             None: "`calltape redact` makes a tape that can be given away",
             "part": "Only a part of the tape was redacted; `calltape redact` redacts all of it",
@@ -209,21 +209,21 @@ class PrivateData(PlainData):
         """The findings to show: one for places that differ only in positions in lists, and the
         most harmful of each call first."""
         groups: dict[tuple[str, str | None], list[PrivateFinding]] = {}
-        for one in self.findings:
-            if one.place is not None:
-                groups.setdefault((one.kind, one.call), []).append(one)
+        for finding in self.findings:
+            if finding.place is not None:
+                groups.setdefault((finding.kind, finding.call), []).append(finding)
         joined: list[PrivateFinding] = []
         for (kind, call), group in groups.items():
-            places = {one.place for one in group}
-            for place, calls in merge_alike((one.place or "", one.calls) for one in group):
+            places = {finding.place for finding in group}
+            for place, calls in merge_alike((f.place or "", f.calls) for f in group):
                 # A place that stands for several is not a path that one can paste.
                 advice = _advice(kind, place if place in places else "PATH")
                 joined.append(
                     PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice)
                 )
-        joined += (one for one in self.findings if one.place is None)
+        joined += (finding for finding in self.findings if finding.place is None)
         order = {call: number for number, call in enumerate(dict.fromkeys(o.call for o in joined))}
-        return sorted(joined, key=lambda one: (order[one.call], _ORDER[one.kind]))
+        return sorted(joined, key=lambda finding: (order[finding.call], _ORDER[finding.kind]))
 
     def _notes(self) -> Iterator[str]:
         if self.redacted == "part":
@@ -261,7 +261,7 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     by_tree = Recent()
     # By path of a dict whose keys differ from call to call, the keys that do not.
     fixed_keys = {
-        path: frozenset(str(one[1]) for one in names if isinstance(one, tuple))
+        path: frozenset(str(name[1]) for name in names if isinstance(name, tuple))
         for path, names in tape.signature.data_keys().items()
     }
     examined = more = 0
@@ -327,7 +327,7 @@ def _of_tree(tree: Tree, root: str, signature: Signature) -> Iterator[tuple[str,
     facts = tree.facts()
     masks = {span.leaf for span in tree.ranges if span.min >= 0 and span.max <= 1}
     sizes = {size for leaf in facts for size in leaf.shape}
-    defaults = {(type(one.default), one.default) for one in signature.parameters}
+    defaults = {(type(parameter.default), parameter.default) for parameter in signature.parameters}
     for placed in placed_nodes(tree.spec().root, root, signature.positional):
         path, node = placed.pattern, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
@@ -361,8 +361,8 @@ def _looks_like(leaf: Leaf, *, is_mask: bool) -> tuple[str, ...]:
         return ()
     sizes = leaf.shape
     if len(sizes) in (3, 4):
-        one, two, three = sizes[-3:]
-        for channels, height, width in ((one, two, three), (three, one, two)):
+        first, second, third = sizes[-3:]
+        for channels, height, width in ((first, second, third), (third, first, second)):
             if channels in _IMAGE_CHANNELS and min(height, width) >= _LEAST_IMAGE:
                 return ("image",)
     if len(sizes) <= 3 and leaf.shape[-1] >= _LEAST_SAMPLES:

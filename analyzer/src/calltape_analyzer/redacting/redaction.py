@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from calltape_analyzer.editing.omission import leaf_document, without_value
-from calltape_analyzer.editing.rewriting import Change, EditReport, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Rewrite, Rewriting, rewrite
 from calltape_analyzer.limits import REDACTION_EFFORT, bounded
 from calltape_analyzer.pytree.nodes import ReferencedOnly
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.allowed_facts import check_file
-from calltape_analyzer.redacting.plan import Plan, TreePlan
+from calltape_analyzer.redacting.plan import RedactionPlan, TreePlan
 from calltape_analyzer.redacting.policy import KEEP, SHAPES_ONLY, Policy
 from calltape_analyzer.redacting.private_data import varying_keys
 from calltape_analyzer.redacting.vocabulary import (
@@ -73,7 +73,7 @@ _WORDS = {"keep", "leaf_values"}
 """Fields of the policy with the application's words: the name of a predicate, patterns of paths."""
 
 
-class Redaction(Change):
+class Redaction(Rewrite):
     """Removes private data from one tape.
 
     Args:
@@ -88,7 +88,9 @@ class Redaction(Change):
             reveal one of them.
     """
 
-    def __init__(self, plan: Plan, created_ns: int, *, keeps_patterns: bool = False) -> None:
+    def __init__(
+        self, plan: RedactionPlan, created_ns: int, *, keeps_patterns: bool = False
+    ) -> None:
         self._plan = plan
         self._shift = BEGIN_NS - created_ns
         self._keeps_patterns = keeps_patterns
@@ -125,7 +127,7 @@ class Redaction(Change):
             return None
         try:
             plan = self._plan.of(kind.structure, decode_structure(kind.structure), "")
-            plain = kind.without_ints(plan.structure, lambda at: not plan.is_counted(at))
+            plain = kind.without_ints(plan.structure, lambda i: not plan.is_counted(i))
             return self._referenced.kind(plain)
         except TapeError:
             return None
@@ -247,7 +249,7 @@ def _with_renumbered_storages(
     leaves: list[dict[str, Any]], referenced: Container[int]
 ) -> list[dict[str, Any]]:
     """Removes storages that referenced tensors do not share, and renumbers the others."""
-    shared = Counter(leaf.get("storage") for at, leaf in enumerate(leaves) if at in referenced)
+    shared = Counter(leaf.get("storage") for i, leaf in enumerate(leaves) if i in referenced)
     numbers: dict[int, int] = {}
     for leaf in leaves:
         storage = leaf.pop("storage", None)
@@ -259,7 +261,7 @@ def _with_renumbered_storages(
 
 
 def _only(record: R, *names: str, **changes: Any) -> R:
-    """A record with only these fields of another one, and with these changes."""
+    """A record with only these fields of another one, plus these changes."""
     return type(record)(**{name: getattr(record, name) for name in names}, **changes)
 
 
@@ -385,7 +387,7 @@ def _write_checked(
     Raises:
         RedactionError: it contains a fact that is not allowed.
     """
-    plan = Plan(tape, policy)
+    plan = RedactionPlan(tape, policy)
     created_ns = min(manifest.created_ns for manifest in tape.manifests)
     redaction = Redaction(plan, created_ns, keeps_patterns=verb != "redact")
     how = Rewriting(
@@ -396,7 +398,7 @@ def _write_checked(
     return report.noting(*_notes(tape, plan, redaction))
 
 
-def _notes(tape: Tape, plan: Plan, redaction: Redaction) -> Iterator[str]:
+def _notes(tape: Tape, plan: RedactionPlan, redaction: Redaction) -> Iterator[str]:
     if redaction.unknown_dtypes:
         tensors = counted(redaction.unknown_dtypes, "tensor")
         yield f"{tensors} without values: only a later version knows the dtype"

@@ -172,10 +172,10 @@ def are_patterns(text: str) -> bool:
     except (ValueError, RecursionError):
         patterns = [text]
     return isinstance(patterns, list) and all(
-        isinstance(one, str)
-        and _PATTERN.fullmatch(one) is not None
-        and sum(map(str.isdigit, one)) <= _MAX_DIGITS
-        for one in patterns  # pyright: ignore[reportUnknownVariableType]
+        isinstance(pattern, str)
+        and _PATTERN.fullmatch(pattern) is not None
+        and sum(map(str.isdigit, pattern)) <= _MAX_DIGITS
+        for pattern in patterns  # pyright: ignore[reportUnknownVariableType]
     )
 
 

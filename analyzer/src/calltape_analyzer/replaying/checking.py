@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.comparison.judging import failed
+from calltape_analyzer.comparison.judging import verdict_of_error
 from calltape_analyzer.comparison.reports import (
     CallsKind,
     Incomparable,
@@ -110,7 +110,7 @@ def _rows(tape: Tape, decider: _Decider) -> Iterator[ReportRow]:
                 name, rejection = decider.decide(call, sorter.sorted(inputs))
                 verdicts[key] = name, Verdict(error=rejection, against="declared")
             except TapeError as error:
-                verdicts[key] = None, failed(error, "declared")
+                verdicts[key] = None, verdict_of_error(error, "declared")
         name, verdict = verdicts[key]
         address = tape.calls.address_of(call.ref)
         yield ReportRow(call=call.number, variant=name, address=address, **dict(verdict))
@@ -164,11 +164,11 @@ def _decider_for(model: Any, tape: Tape, trusted: bool) -> Iterator[_Decider]:
 def _decided_by_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Decision:
     # The sorter of the programs leaves out arguments that the export left out.
     placed = programs.sorter.sorted(call.record.inputs)
-    found, rejected = programs.for_sizes(
+    programs_for, rejected = programs.for_sizes(
         placed, tape.removed, leaf_at=lambda number: call.tensor("inputs", number)
     )
-    if found is not None:
-        return found, None
+    if programs_for is not None:
+        return programs_for, None
     return None, reasons.NoProgram(tuple(rejected), tuple(rejected.values()))
 
 

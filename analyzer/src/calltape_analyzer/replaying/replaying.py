@@ -75,11 +75,11 @@ class CallValue(NamedTuple):
 
 def values_of_layout(layout: ArgumentLayout) -> list[CallValue]:
     """The tensors of a layout, followed by its ints and floats."""
-    found = [CallValue(p.argument, p.path, "tensor", i) for i, p in enumerate(layout.tensors)]
+    values = [CallValue(p.argument, p.path, "tensor", i) for i, p in enumerate(layout.tensors)]
     for i, path in enumerate(layout.scalars):
         if path.kind == "int" or path.kind == "float":
-            found.append(CallValue(path.argument, path.path, path.kind, i))
-    return found
+            values.append(CallValue(path.argument, path.path, path.kind, i))
+    return values
 
 
 def advice_for(source: Any, command: str) -> str:
@@ -180,12 +180,14 @@ def outputs_by_path(outputs: Sequence[Any], call: Call) -> Returned:
         raise InferenceError("the outputs of the call are not on the tape")
     values = values_in(tree.spec().root, lambda _: _TENSOR, tree.scalars.__getitem__)
     for types in ((), (int,), (int, float, bool)):
-        paths = [path for path, one in values.items() if one is _TENSOR or type(one) in types]
+        paths = [path for path, value in values.items() if value is _TENSOR or type(value) in types]
         if len(paths) == len(outputs):
             leaves = dict(zip(paths, outputs, strict=True))
-            rest = [p for p, v in values.items() if p not in leaves and not isinstance(v, Unknown)]
-            return Returned(leaves, frozenset(rest))
-    tensors = counted(sum(one is _TENSOR for one in values.values()), "tensor")
+            others = [
+                p for p, v in values.items() if p not in leaves and not isinstance(v, Unknown)
+            ]
+            return Returned(leaves, frozenset(others))
+    tensors = counted(sum(value is _TENSOR for value in values.values()), "tensor")
     raise InferenceError(
         f"the model has {counted(len(outputs), 'output')}, and the call returned {tensors}"
     )

@@ -21,7 +21,12 @@ from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.selection import TargetsError, chosen_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call
-from calltape_analyzer.surveying.target_survey import FileSurvey, TargetSurvey, failed, read_file
+from calltape_analyzer.surveying.target_survey import (
+    FileSurvey,
+    TargetSurvey,
+    read_file,
+    unexpected_error,
+)
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema.errors import TapeError
@@ -57,11 +62,11 @@ class Survey(Shown):
         self.unreadable: list[TapeError] = []
 
     def __repr__(self) -> str:
-        files = sum(one.files for one in self.targets.values())
+        files = sum(summary.files for summary in self.targets.values())
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
 
     def _sketch(self) -> Sketch:
-        rows = [(name, one.files, one.coverage.kept) for name, one in self.targets.items()]
+        rows = [(name, s.files, s.coverage.kept) for name, s in self.targets.items()]
         rows.sort(key=lambda row: -row[2])
         note = f"{len(self.unreadable):,} files could not be read" if self.unreadable else None
         return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)
@@ -76,7 +81,7 @@ class Survey(Shown):
         for target in self.targets.values():
             target.finish(self.unreadable.append)
             self.left_out += len(target.left_out)
-        self.targets = {name: one for name, one in self.targets.items() if one.files}
+        self.targets = {name: summary for name, summary in self.targets.items() if summary.files}
 
     def target(self, name: str | None = None) -> TargetSurvey:
         """The survey of one target.
@@ -144,29 +149,31 @@ def survey(
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.
         UsageError: a survey and a tape, or two surveys, have a recording in common.
     """
-    adding, given = _AddingTime(), limits()
-    found = Survey(adding.is_late)
-    files = sorted(files_of(paths, found.unreadable.append))
+    adding, given_limits = _AddingTime(), limits()
+    surveyed = Survey(adding.is_late)
+    files = sorted(files_of(paths, surveyed.unreadable.append))
     waiting, done = iter(files), 0
     running: deque[tuple[str, Future[FileSurvey | TapeError]]] = deque()
-    with _executor_for(executor, processes, files) as (pool, most):
+    with _executor_for(executor, processes, files) as (pool, most_waiting):
         try:
             for path in waiting:
-                running.append((path, pool.submit(read_file, path, scan, given)))
-                if len(running) < most and done + len(running) < len(files):
+                running.append((path, pool.submit(read_file, path, scan, given_limits)))
+                if len(running) < most_waiting and done + len(running) < len(files):
                     continue
-                while len(running) >= most or (running and done + len(running) == len(files)):
+                while len(running) >= most_waiting or (
+                    running and done + len(running) == len(files)
+                ):
                     if adding.is_over:
                         break
                     with adding:
-                        _take(found, *running.popleft(), adding)
+                        _add_result(surveyed, *running.popleft(), adding)
                     done += 1
                     if progress is not None:
                         progress(done, len(files))
                 if adding.is_over:
                     break
             with adding:
-                found.finish()
+                surveyed.finish()
         except BrokenExecutor as error:
             raise TapeError(
                 "io", f"a process that read tapes ended: {error}",
@@ -179,8 +186,8 @@ def survey(
         finally:
             for _, future in running:
                 future.cancel()
-    found.left_out += len(files) - done
-    return found
+    surveyed.left_out += len(files) - done
+    return surveyed
 
 
 class _AddingTime:
@@ -204,30 +211,30 @@ class _AddingTime:
 
     def is_late(self) -> bool:
         """Whether all time was taken; asked within a block."""
-        taken = self._taken + time.thread_time() - self._began
-        self.is_over = taken > seconds_for(self.nbytes)
+        seconds = self._taken + time.thread_time() - self._began
+        self.is_over = seconds > seconds_for(self.nbytes)
         return self.is_over
 
 
-def _take(
-    found: Survey, path: str, future: Future[FileSurvey | TapeError], adding: _AddingTime
+def _add_result(
+    surveyed: Survey, path: str, future: Future[FileSurvey | TapeError], adding: _AddingTime
 ) -> None:
     try:
-        one = future.result()
-        if not isinstance(one, TapeError):
-            adding.nbytes += one.read_bytes
-            found.add(one)
+        result = future.result()
+        if not isinstance(result, TapeError):
+            adding.nbytes += result.read_bytes
+            surveyed.add(result)
             return
     except BrokenExecutor:
         raise
     except TapeError as error:
         if error.kind == "usage":
             raise
-        one = error
+        result = error
     except Exception as error:
-        one = failed(path, error)
-    if not holds_no_call(one.path):
-        found.unreadable.append(one)
+        result = unexpected_error(path, error)
+    if not holds_no_call(result.path):
+        surveyed.unreadable.append(result)
 
 
 class Loop(Executor):

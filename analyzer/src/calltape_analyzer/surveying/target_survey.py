@@ -44,7 +44,7 @@ from calltape_schema.records import (
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["FileSurvey", "TargetSurvey", "failed", "read_file"]
+__all__ = ["FileSurvey", "TargetSurvey", "read_file", "unexpected_error"]
 
 
 @dataclass(slots=True)
@@ -121,10 +121,10 @@ def read_file(path: str, scan: bool, limits: Limits) -> FileSurvey | TapeError:
     except MemoryError:
         return TapeError("limit", "there was not enough memory to read it", path=path)
     except Exception as error:
-        return failed(path, error)
+        return unexpected_error(path, error)
 
 
-def failed(path: str, error: Exception) -> TapeError:
+def unexpected_error(path: str, error: Exception) -> TapeError:
     """The error of a file that could not be read for a reason that says nothing about it: a fault
     of calltape, or a worker that died of it, again and again."""
     text = without_secrets(str(error), path)
@@ -144,12 +144,12 @@ def _read(path: str, scan: bool) -> FileSurvey:
             segment.drop_unsound()
         table = _table_of(segment)
         if table is None or segment.damaged:
-            others = None if table is None else table.others()
+            other_counts = None if table is None else table.others()
             table = InputsTable()
             for row in map(row_of, segment.seen_inputs()):
                 table.add_row(signature_of(row.structure, row.leaves, row.scalars), row)
-            if others is not None:
-                table.merge(others)
+            if other_counts is not None:
+                table.merge(other_counts)
         end, totals = segment.end, table.totals()
         return FileSurvey(
             path=segment.path,
@@ -181,7 +181,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
 
 
 def _with_kept(coverage: Coverage, kept: int) -> Coverage:
-    """The coverage of a file of which so many calls could be read."""
+    """The coverage of a file of which this many calls could be read."""
     if kept == coverage.kept:
         return coverage
     dropped = dict(coverage.dropped)
@@ -192,7 +192,8 @@ def _with_kept(coverage: Coverage, kept: int) -> Coverage:
 
 
 def _table_of(segment: Segment) -> InputsTable | None:
-    """The table of the end; None if there is none, or one of which a part breaks the format."""
+    """The table at the end of a file; None if there is none, or if a part of it breaks the
+    format."""
     table = segment.table
     if table is None:
         return None
@@ -270,23 +271,23 @@ class TargetSurvey:
     @property
     def unsealed(self) -> int:
         """How many of them have no end."""
-        return sum(not one.sealed for one in self._files)
+        return sum(not file.sealed for file in self._files)
 
     @property
     def nbytes(self) -> int:
         """Their total size."""
-        return sum(one.nbytes for one in self._files)
+        return sum(file.nbytes for file in self._files)
 
     @property
     def records(self) -> int:
         """How many calls have a record in one of the files; calls in surveys have none."""
-        return sum(len(one) for one in self._files if not one.is_survey)
+        return sum(len(file) for file in self._files if not file.is_survey)
 
     @property
     def records_read(self) -> int:
         """How many records were read and compared with what their file says about them; the others
         are counted by the ends of sealed files. ``survey(..., scan=True)`` reads all."""
-        return sum(one.records_read for one in self._files)
+        return sum(file.records_read for file in self._files)
 
     @property
     def recordings(self) -> int:
@@ -296,13 +297,13 @@ class TargetSurvey:
     @property
     def span_ns(self) -> tuple[int, int] | None:
         """When the first call began and the last one ended; None if no file says."""
-        spans = [one.span_ns for one in self._files if one.span_ns is not None]
+        spans = [file.span_ns for file in self._files if file.span_ns is not None]
         return (min(a for a, _ in spans), max(b for _, b in spans)) if spans else None
 
     @property
     def hosts(self) -> list[str]:
         """The hosts that the tapes name."""
-        return sorted({one.host for one in self._sources.values() if one.host is not None})
+        return sorted({source.host for source in self._sources.values() if source.host is not None})
 
     def add(self, one: FileSurvey) -> None:
         """Adds a file, or keeps it until all files are there. An unsealed file, or one that was
@@ -328,41 +329,43 @@ class TargetSurvey:
             UsageError: a survey has calls of a file that is counted already, or the other way
                 round, so it is unknown which calls they have in common.
         """
-        waiting = sorted(self._waiting, key=lambda one: (-len(one), not one.sealed))
+        waiting = sorted(self._waiting, key=lambda file: (-len(file), not file.sealed))
         self._waiting.clear()
-        ahead = [one for one in waiting if one.is_ahead]
+        ahead = [file for file in waiting if file.is_ahead]
         first: dict[Hashable, FileSurvey] = {}  # without copies of better ones
-        for one in (one for one in waiting if not one.is_ahead):
-            key = _identity(one)
-            better = self._known.get(key) or first.setdefault(key, one)
-            if better is not one:
-                self._note_copy(one, better)
+        for waiting_file in (file for file in waiting if not file.is_ahead):
+            key = _identity(waiting_file)
+            better = self._known.get(key) or first.setdefault(key, waiting_file)
+            if better is not waiting_file:
+                self._note_copy(waiting_file, better)
         gone: set[int] = set()  # those whose calls another rank of the job has
         for parts in of_other_ranks(recordings_of(first.values()), self._is_repeat):
-            self.other_ranks += [one.path for one in parts]
+            self.other_ranks += [file.path for file in parts]
             gone.update(map(id, parts))
-        for one in (one for one in first.values() if id(one) not in gone):
-            self._try(one, report)
+        for waiting_file in (file for file in first.values() if id(file) not in gone):
+            self._add_or_leave_out(waiting_file, report)
         recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
-        for one in ahead:
-            for file in recordings.get(one.recording, ()):
+        for waiting_file in ahead:
+            for file in recordings.get(waiting_file.recording, ()):
                 low, high = file.extent or (0, -1)
                 # If it has an end, nobody knows whether it has all numbers between.
-                if one.last in file.numbers or (not file.numbers and low <= one.last <= high):
+                if waiting_file.last in file.numbers or (
+                    not file.numbers and low <= waiting_file.last <= high
+                ):
                     break
             else:
-                self._try(one, report)
-        for one in self._files:
-            one.numbers = _NO_NUMBERS
+                self._add_or_leave_out(waiting_file, report)
+        for counted_file in self._files:
+            counted_file.numbers = _NO_NUMBERS
         makers = Counter(chain.from_iterable(tapes for _, tapes in self._made))
         self.made_of_others += [
             path for path, tapes in self._made
             if any(tape in self._sources or makers[tape] > 1 for tape in tapes)
         ]  # fmt: skip
 
-    def _try(self, one: FileSurvey, report: Callable[[TapeError], None]) -> None:
+    def _add_or_leave_out(self, file: FileSurvey, report: Callable[[TapeError], None]) -> None:
         try:
-            self._count(one)
+            self._count(file)
         except UsageError:
             raise
         except TapeError as error:
@@ -371,110 +374,119 @@ class TargetSurvey:
     def _is_repeat(self, parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
         if self._is_late():
             return False
-        is_whole = all(one.sealed for one in (*parts, *steps))
+        is_whole = all(file.sealed for file in (*parts, *steps))
         return are_same_steps(_steps(parts), _steps(steps), is_whole=is_whole)
 
-    def _count(self, one: FileSurvey) -> None:
-        key = _identity(one)
-        known = self._known.get(key)
-        if known is not None:
-            self._note_copy(one, known)
+    def _count(self, file: FileSurvey) -> None:
+        key = _identity(file)
+        known_file = self._known.get(key)
+        if known_file is not None:
+            self._note_copy(file, known_file)
             return
         if self._is_late():
-            self.left_out.append(one.path)
+            self.left_out.append(file.path)
             return
-        for source in one.sources:
+        for source in file.sources:
             before = self._sources.get(source.tape)
-            has_survey = one.is_survey or source.tape in self._in_surveys
+            has_survey = file.is_survey or source.tape in self._in_surveys
             if before is not None and has_survey and before.shares(source.tape, source.parts):
                 raise UsageError(
-                    f"{one.path} and another survey or tape have calls of recording "
+                    f"{file.path} and another survey or tape have calls of recording "
                     f"{source.tape.hex()[:8]}, which would count twice",
                     advice="survey the tapes themselves",
                 )
-        if one.coverage.seen > _MOST_SEEN or self._seen + one.coverage.seen > MAX_COUNT:
-            reason = f"it claims to have seen {one.coverage.seen:,} calls, which cannot be added up"
-            raise TapeError("limit", reason, path=one.path)
-        begins = self._begins(one)
-        self._seen += one.coverage.seen
-        self._known[key] = one
-        self.damage += one.damage
-        self._files.append(one)
-        if not one.is_survey and one.manifest.history:
-            read = {source.tape for step in one.manifest.history for source in step.sources}
-            self._made.append((one.path, read - {one.recording}))
-        for source in one.sources:
-            self._note(source, begins[source.tape], one)
-        _renumber(one.table, sorted((s.first, begins[s.tape] - s.first) for s in one.sources))
-        self.table.merge(one.table)
+        if file.coverage.seen > _MOST_SEEN or self._seen + file.coverage.seen > MAX_COUNT:
+            reason = (
+                f"it claims to have seen {file.coverage.seen:,} calls, which cannot be added up"
+            )
+            raise TapeError("limit", reason, path=file.path)
+        begins = self._first_calls_of(file)
+        self._seen += file.coverage.seen
+        self._known[key] = file
+        self.damage += file.damage
+        self._files.append(file)
+        if not file.is_survey and file.manifest.history:
+            read = {source.tape for step in file.manifest.history for source in step.sources}
+            self._made.append((file.path, read - {file.recording}))
+        for source in file.sources:
+            self._note(source, begins[source.tape], file)
+        _renumber(file.table, sorted((s.first, begins[s.tape] - s.first) for s in file.sources))
+        self.table.merge(file.table)
         # What a file is not asked for any more goes: there may be a hundred thousand files.
-        mine = one.manifest
+        mine = file.manifest
         if self._first is None or (mine.created_ns, mine.tape) < (
             self._first.created_ns, self._first.tape
         ):  # fmt: skip
             self._first = mine
-        one.manifest = self._first
-        one.table, one.damage, one.sources = _NO_TABLE, (), ()
-        if one.sealed:
-            one.numbers = _NO_NUMBERS
+        file.manifest = self._first
+        file.table, file.damage, file.sources = _NO_TABLE, (), ()
+        if file.sealed:
+            file.numbers = _NO_NUMBERS
 
-    def _note_copy(self, one: FileSurvey, known: FileSurvey) -> None:
-        self.copies.append(one.path)
-        is_part = one.manifest.history is not None and len(one) <= len(known)
-        if one.sealed and known.sealed and one.coverage != known.coverage and not is_part:
-            reason = f"it has other calls than {known.path}, and claims to be the same file"
+    def _note_copy(self, file: FileSurvey, known_file: FileSurvey) -> None:
+        self.copies.append(file.path)
+        is_part = file.manifest.history is not None and len(file) <= len(known_file)
+        if (
+            file.sealed
+            and known_file.sealed
+            and file.coverage != known_file.coverage
+            and not is_part
+        ):
+            reason = f"it has other calls than {known_file.path}, and claims to be the same file"
             advice = "find out which of them was changed"
-            self.damage.append(TapeError("damaged", reason, path=one.path, advice=advice))
+            self.damage.append(TapeError("damaged", reason, path=file.path, advice=advice))
 
-    def _begins(self, one: FileSurvey) -> dict[bytes, int]:
+    def _first_calls_of(self, file: FileSurvey) -> dict[bytes, int]:
         """What call 0 of each recording of a file is in this survey."""
-        found: dict[bytes, int] = {}
-        at = self._next
-        firsts = sorted(source.first for source in one.sources)
-        for source in one.sources:
+        begins: dict[bytes, int] = {}
+        next_call = self._next
+        firsts = sorted(source.first for source in file.sources)
+        for source in file.sources:
             behind = bisect_right(firsts, source.first)
-            end = firsts[behind] if behind < len(firsts) else one.last + 1
-            known = self._sources.get(source.tape)
-            found[source.tape] = at if known is None else known.first
-            if known is None:
-                at += max(-(-(end - source.first) // _STRIDE), 1) * _STRIDE
+            end = firsts[behind] if behind < len(firsts) else file.last + 1
+            known_source = self._sources.get(source.tape)
+            begins[source.tape] = next_call if known_source is None else known_source.first
+            if known_source is None:
+                next_call += max(-(-(end - source.first) // _STRIDE), 1) * _STRIDE
             elif end - source.first > _STRIDE:
-                at = MAX_COUNT + 1
-        lowest = min((row.first for row in one.table.rows.values()), default=firsts[0])
-        if at > MAX_COUNT or not 0 <= firsts[0] <= lowest:
-            raise TapeError("limit", "numbers of calls that a survey cannot hold", path=one.path)
-        self._next = at
-        return found
+                next_call = MAX_COUNT + 1
+        lowest = min((row.first for row in file.table.rows.values()), default=firsts[0])
+        if next_call > MAX_COUNT or not 0 <= firsts[0] <= lowest:
+            raise TapeError("limit", "numbers of calls that a survey cannot hold", path=file.path)
+        self._next = next_call
+        return begins
 
-    def _note(self, source: Source, first: int, one: FileSurvey) -> None:
+    def _note(self, source: Source, first: int, file: FileSurvey) -> None:
         """Notes a recording, or more files of it."""
-        if one.is_survey:
+        if file.is_survey:
             self._in_surveys.add(source.tape)
             new = source.model_copy(update={"first": first})
         else:
-            name = os.path.basename(one.path).encode("utf-8", "backslashreplace").decode()
+            name = os.path.basename(file.path).encode("utf-8", "backslashreplace").decode()
             new = source.model_copy(
                 update={
                     "first": first,
                     "files": (name[:_MAX_TEXT],),
-                    "calls": len(one),
-                    "redacted": redacted_of_steps(one.manifest.history or ()),
-                    "host": one.manifest.producer.host,
+                    "calls": len(file),
+                    "redacted": redacted_of_steps(file.manifest.history or ()),
+                    "host": file.manifest.producer.host,
                 }
             )
-        known = self._sources.get(source.tape)
-        if known is not None:  # by other files of the recording
-            files = (*known.files, *new.files)
+        known_source = self._sources.get(source.tape)
+        if known_source is not None:  # by other files of the recording
+            files = (*known_source.files, *new.files)
             parts = None
-            if known.parts is not None and new.parts is not None:
-                parts = joined_parts((*known.parts, *new.parts))
-            new = known.model_copy(
+            if known_source.parts is not None and new.parts is not None:
+                parts = joined_parts((*known_source.parts, *new.parts))
+            new = known_source.model_copy(
                 update={
                     "files": files[:_MAX_FILES],
-                    "other_files": known.other_files + new.other_files + len(files[_MAX_FILES:]),
-                    "calls": known.calls + new.calls,
-                    "redacted": redacted_of_all((known.redacted, new.redacted)),
-                    "host": known.host or new.host,
+                    "other_files": known_source.other_files
+                    + new.other_files
+                    + len(files[_MAX_FILES:]),
+                    "calls": known_source.calls + new.calls,
+                    "redacted": redacted_of_all((known_source.redacted, new.redacted)),
+                    "host": known_source.host or new.host,
                     "parts": parts,
                 }
             )
@@ -489,11 +501,11 @@ class TargetSurvey:
         first = self._first
         assert first is not None
         coverage = self.coverage
-        made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
-        for one in sorted(self._files, key=lambda one: (one.recording, one.part)):
-            made.update(one.recording + one.part.to_bytes(8, "little"))
-        made.update(coverage.kept.to_bytes(8, "little"))
-        tape = made.digest()
+        digest = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
+        for file in sorted(self._files, key=lambda file: (file.recording, file.part)):
+            digest.update(file.recording + file.part.to_bytes(8, "little"))
+        digest.update(coverage.kept.to_bytes(8, "little"))
+        tape = digest.digest()
         sources = self._sources_of(tape)
         options = (("files", str(self.files)), ("recordings", str(self.recordings)))
         step = Step(
@@ -509,8 +521,8 @@ class TargetSurvey:
             }
         )  # fmt: skip
         facts = {
-            "raised": sum(one.raised for one in self._files),
-            "tensor_bytes": min(sum(one.tensor_bytes for one in self._files), MAX_COUNT),
+            "raised": sum(file.raised for file in self._files),
+            "tensor_bytes": min(sum(file.tensor_bytes for file in self._files), MAX_COUNT),
         }
         if self.span_ns is not None:
             facts |= {"first_ns": self.span_ns[0], "last_ns": self.span_ns[1]}
@@ -523,23 +535,23 @@ class TargetSurvey:
     def _sources_of(self, tape: bytes) -> tuple[Source, ...]:
         """The recordings, in the order of their calls; of too many, the last ones together, with
         the id of the survey."""
-        every = sorted(self._sources.values(), key=lambda one: one.first)
-        if len(every) <= MAX_SOURCES:
-            return tuple(every)
-        named, rest = every[: MAX_SOURCES - 1], every[MAX_SOURCES - 1 :]
-        others = Source(
+        sources = sorted(self._sources.values(), key=lambda source: source.first)
+        if len(sources) <= MAX_SOURCES:
+            return tuple(sources)
+        named, unnamed = sources[: MAX_SOURCES - 1], sources[MAX_SOURCES - 1 :]
+        other_source = Source(
             tape=tape,
-            other_files=sum(len(one.files) + one.other_files for one in rest),
-            calls=sum(one.calls for one in rest),
-            first=rest[0].first,
-            redacted=redacted_of_all(one.redacted for one in rest),
+            other_files=sum(len(source.files) + source.other_files for source in unnamed),
+            calls=sum(source.calls for source in unnamed),
+            first=unnamed[0].first,
+            redacted=redacted_of_all(source.redacted for source in unnamed),
         )
-        return (*named, others)
+        return (*named, other_source)
 
 
-def _identity(one: FileSurvey) -> Hashable:
+def _identity(file: FileSurvey) -> Hashable:
     """Equal for copies of a file, and for a file and a later state of it."""
-    return one.recording, one.part, one.last if one.is_ahead else None
+    return file.recording, file.part, file.last if file.is_ahead else None
 
 
 def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
@@ -566,8 +578,8 @@ def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
 
 def _steps(parts: Sequence[FileSurvey]) -> Steps:
     """What the tables of files count. Calls of a kind have no numbers."""
-    found = steps_of(row for one in parts for row in one.table.rows.values())
-    for kind in (kind for one in parts for kind in one.table.kinds.values()):
-        row = found.setdefault(kind.key, Row(kind.structure, b"", b"", 0, 0))
+    steps = steps_of(row for file in parts for row in file.table.rows.values())
+    for kind in (kind for file in parts for kind in file.table.kinds.values()):
+        row = steps.setdefault(kind.key, Row(kind.structure, b"", b"", 0, 0))
         row.kept, row.raised = row.kept + kind.seen, row.raised + kind.raised
-    return found
+    return steps

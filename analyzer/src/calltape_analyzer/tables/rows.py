@@ -34,7 +34,7 @@ from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import Node
 
-__all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table", "repeated"]
+__all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table", "text_column"]
 
 MOST_COLUMNS = 1000
 _MOST_NAME, _MOST_DOCUMENTED = 200, 1000
@@ -88,45 +88,47 @@ class SizeColumns:
     """
 
     def __init__(
-        self, tape: CallSource, variants: Sequence[VariantFacts], taken: Iterable[str]
+        self, tape: CallSource, variants: Sequence[VariantFacts], taken_names: Iterable[str]
     ) -> None:
-        self._sorter = CallSorter.of(tape).agreeing(one.group.layout for one in variants)
-        found: dict[tuple[str, str], list[tuple[int, Column]]] = {}
+        self._sorter = CallSorter.of(tape).agreeing(variant.group.layout for variant in variants)
+        columns: dict[tuple[str, str], list[tuple[int, Column]]] = {}
         symbols: dict[tuple[str, str], list[tuple[int, Column]]] = {}
-        for at, facts in enumerate(variants):
-            own = set()
+        for number, facts in enumerate(variants):
+            own_names = set()
             for symbol in facts.symbols:
-                symbols.setdefault(("symbol", symbol.name), []).append((at, symbol.columns[0]))
-                own.add((symbol.name, symbol.columns[0]))
+                symbols.setdefault(("symbol", symbol.name), []).append((number, symbol.columns[0]))
+                own_names.add((symbol.name, symbol.columns[0]))
             layout = facts.group.layout
             for column in facts.dynamic():
                 name = layout.column_name(column)
-                if (name, column) not in own:  # an int is a symbol by its own name
+                if (name, column) not in own_names:  # an int is a symbol by its own name
                     kind = "int" if column.is_int else "axis"
-                    found.setdefault((kind, name), []).append((at, column))
-        for kind, name in list(found):
-            same = symbols.get(("symbol", name), [])
-            if kind == "int" and any(column.is_int for _, column in same):
-                same += found.pop((kind, name))  # a symbol elsewhere, and another's member here
-        every = [*symbols.items(), *found.items()]
-        self.left_out = max(len(every) - MOST_COLUMNS, 0)
-        names = UniqueNames(name.lower() for name in taken)
+                    columns.setdefault((kind, name), []).append((number, column))
+        for kind, name in list(columns):
+            same_name = symbols.get(("symbol", name), [])
+            if kind == "int" and any(column.is_int for _, column in same_name):
+                same_name += columns.pop(
+                    (kind, name)
+                )  # a symbol elsewhere, and another's member here
+        all_columns = [*symbols.items(), *columns.items()]
+        self.left_out = max(len(all_columns) - MOST_COLUMNS, 0)
+        names = UniqueNames(name.lower() for name in taken_names)
         self.columns: list[SizeColumn] = []
         places: list[list[tuple[int, Column]]] = [[] for _ in variants]
-        for index, ((kind, name), where) in enumerate(every[:MOST_COLUMNS]):
+        for index, ((kind, name), where) in enumerate(all_columns[:MOST_COLUMNS]):
             label = some_of(
-                [printable(variants[at].public_name[:_MOST_NAME]) for at, _ in where],
+                [printable(variants[number].public_name[:_MOST_NAME]) for number, _ in where],
                 _MOST_VARIANTS_NAMED,
             )
-            made = _column_name(name, names)
+            column_name = _column_name(name, names)
             documented = printable(name[:_MOST_DOCUMENTED])
-            self.columns.append(SizeColumn(made, kind, documented, label))
-            for at, column in where:
-                places[at].append((index, column))
+            self.columns.append(SizeColumn(column_name, kind, documented, label))
+            for number, column in where:
+                places[number].append((index, column))
         self._known: dict[object, list[_Known]] = {}
         for facts, own_places in zip(variants, places, strict=True):
-            known = _Known(facts, tuple(own_places))
-            self._known.setdefault(_likeness(facts.group.key), []).append(known)
+            known_variant = _Known(facts, tuple(own_places))
+            self._known.setdefault(_likeness(facts.group.key), []).append(known_variant)
 
     def of(self, inputs: Tree) -> CallSizes:
         """Variant and sizes of a call with these inputs; of a call that raised, of those that its
@@ -136,12 +138,12 @@ class SizeColumns:
             TapeError: the inputs break the format.
         """
         placed = self._sorter.sorted(inputs)
-        for known in self._known.get(_likeness(placed.key), ()):
-            if known.facts.has(placed):
+        for known_variant in self._known.get(_likeness(placed.key), ()):
+            if known_variant.facts.has(placed):
                 values: list[int | None] = [None] * len(self.columns)
-                for index, column in known.places:
+                for index, column in known_variant.places:
                     values[index] = int64(value_in(placed.row, column))
-                return CallSizes(known.facts.public_name, tuple(values))
+                return CallSizes(known_variant.facts.public_name, tuple(values))
         return CallSizes(None, (None,) * len(self.columns))
 
 
@@ -151,7 +153,7 @@ def int64(value: int) -> int | None:
 
 
 def _likeness(key: GroupKey) -> object:
-    """Equal for all keys of which one may take the other."""
+    """A value that is equal for all keys that can stand for one another."""
     return key[:2]
 
 
@@ -160,8 +162,8 @@ def _column_name(name: str, names: UniqueNames) -> str:
     SQL it stands between double quotes."""
     shown = printable(name[:_MOST_NAME]).replace('"', "'")[:_MOST_NAME] or "_"
     lower = shown.lower()
-    made = names.add(lower)
-    return shown + made[len(lower) :]
+    unique_name = names.add(lower)
+    return shown + unique_name[len(lower) :]
 
 
 REPEATED = pa.dictionary(pa.int32(), pa.string())
@@ -231,12 +233,12 @@ def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordB
             *CALL_FIELDS,
             *(
                 (
-                    one.name,
+                    column.name,
                     pa.int64(),
-                    f"{_KINDS[one.kind]} {one.label} in variants that have it ({one.variants}); "
-                    "null in others.",
+                    f"{_KINDS[column.kind]} {column.label} in variants that have it "
+                    f"({column.variants}); null in others.",
                 )
-                for one in sizes.columns
+                for column in sizes.columns
             ),
         ],
         {"rows": "calls", "size_columns_left_out": str(sizes.left_out)},
@@ -246,36 +248,47 @@ def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordB
 
 
 def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]]:
-    known = Recent(ROOM)
+    sizes_by_inputs = Recent(ROOM)
 
     def sizes_of(segment: Segment, position: int, record: CallRecord) -> CallSizes:
         """Calls of equal inputs are one object, also in the columns of a batch."""
         inputs = segment, segment.inputs_number(position)
-        return known.once(
-            inputs, lambda: sizes.of(record.inputs), lambda found: 8 * len(found.values)
+        return sizes_by_inputs.once(
+            inputs, lambda: sizes.of(record.inputs), lambda call_sizes: 8 * len(call_sizes.values)
         )
 
-    for origin, record, own in _read(tape, sizes_of):
+    for origin, record, call_sizes in _read(tape, sizes_of):
         duration = None if record.duration_ns is None else record.duration_ns / 1e9
         error = None if record.error is None else record.error.type
         nbytes = 0 if record.blob is None else record.blob.nbytes
-        yield origin, record.call, record.time_ns, duration, record.thread, own, error, nbytes
+        yield (
+            origin,
+            record.call,
+            record.time_ns,
+            duration,
+            record.thread,
+            call_sizes,
+            error,
+            nbytes,
+        )
 
 
 def _call_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
-    origins, numbers, times, durations, threads, every, errors, sizes = zip(*rows, strict=True)
-    distinct = {id(one): one for one in every}
-    at = {key: place for place, key in enumerate(distinct)}
-    places = pa.array([at[id(one)] for one in every], pa.int32())
-    by_column = zip(*(one.values for one in distinct.values()), strict=True)
+    origins, numbers, times, durations, threads, sizes_of_calls, errors, sizes = zip(
+        *rows, strict=True
+    )
+    distinct = {id(call_sizes): call_sizes for call_sizes in sizes_of_calls}
+    place_of = {key: place for place, key in enumerate(distinct)}
+    places = pa.array([place_of[id(call_sizes)] for call_sizes in sizes_of_calls], pa.int32())
+    by_column = zip(*(call_sizes.values for call_sizes in distinct.values()), strict=True)
     return [
         *_origin_columns(origins),
         pa.array(numbers, pa.int64()),
         pa.array(times, pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
         pa.array(durations, pa.float64()),
         pa.array(threads, pa.uint64()),
-        repeated([one.variant for one in distinct.values()]).take(places),
-        repeated(errors),
+        text_column([call_sizes.variant for call_sizes in distinct.values()]).take(places),
+        text_column(errors),
         pa.array(sizes, pa.int64()),
         *(pa.array(values, pa.int64()).take(places) for values in by_column),
     ]
@@ -293,14 +306,14 @@ _Leaves: TypeAlias = list[tuple[Any, ...]]
 
 
 def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
-    known = Recent(ROOM)
+    leaves_by_inputs = Recent(ROOM)
 
     def leaves_of(side: str, tree: Tree) -> _Leaves:
         signature = tape.signature if side == "inputs" else None
-        return known.once(
+        return leaves_by_inputs.once(
             (side, tree.structure, tree.leaves),
             lambda: _leaves(tree, signature),
-            lambda found: 64 * len(found) + len(tree.structure) + len(tree.leaves),
+            lambda leaves: 64 * len(leaves) + len(tree.structure) + len(tree.leaves),
         )
 
     def sides_of(_: Segment, __: int, record: CallRecord) -> list[tuple[str, Tree, _Leaves]]:
@@ -316,12 +329,12 @@ def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
 
 def _leaf_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
     origins, *columns = zip(*rows, strict=True)
-    found = zip(LEAF_FIELDS[len(_ORIGIN) :], columns, strict=True)
+    named_columns = zip(LEAF_FIELDS[len(_ORIGIN) :], columns, strict=True)
     return [
         *_origin_columns(origins),
         *(
-            repeated(values) if kind == REPEATED else pa.array(values, kind)
-            for (_, kind, _), values in found
+            text_column(values) if kind == REPEATED else pa.array(values, kind)
+            for (_, kind, _), values in named_columns
         ),
     ]
 
@@ -329,9 +342,9 @@ def _leaf_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
 def _origin_columns(origins: Sequence[Any]) -> list[pa.Array]:
     """The columns of where rows are from. A file has many calls: each is a number, and its texts
     are made once."""
-    at = {origin: place for place, origin in enumerate(dict.fromkeys(origins))}
-    places = pa.array([at[origin] for origin in origins], pa.int32())
-    return [repeated(texts).take(places) for texts in zip(*at, strict=True)]
+    place_of = {origin: place for place, origin in enumerate(dict.fromkeys(origins))}
+    places = pa.array([place_of[origin] for origin in origins], pa.int32())
+    return [text_column(texts).take(places) for texts in zip(*place_of, strict=True)]
 
 
 def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
@@ -347,16 +360,16 @@ def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
         passed = PassedArguments.of(root, signature)
         roots = [(str(name) or "?", node) for name, node in (*passed.positional, *passed.named)]
     paths = [""] * len(facts)
-    for path, node in (pair for name, one in roots for pair in nodes_with_paths(one, name)):
+    for path, node in (pair for name, root in roots for pair in nodes_with_paths(root, name)):
         leaf = getattr(node, "leaf", None)
         if leaf is not None and not paths[leaf]:  # a tensor that is passed twice is one leaf
             paths[leaf] = path
-    found: _Leaves = []
-    for path, one in zip(paths, facts, strict=True):
-        stored = contiguous(one.dtype, one.shape)
+    leaves: _Leaves = []
+    for path, fact in zip(paths, facts, strict=True):
+        stored = contiguous(fact.dtype, fact.shape)
         nbytes = None if stored is None else int64(stored.nbytes)
-        found.append((path, one.dtype, one.shape, nbytes, one.device, one.key is not None))
-    return found
+        leaves.append((path, fact.dtype, fact.shape, nbytes, fact.device, fact.key is not None))
+    return leaves
 
 
 def _read(
@@ -374,27 +387,27 @@ def _read(
             for position in segment.order:
                 try:
                     record = Call(segment, position, 0, tape.class_index).record
-                    found = read(segment, position, record)
+                    cells = read(segment, position, record)
                 except TapeError as error:
                     if not is_damage(error):
                         raise
                     segment.checks.reported(error, position)
                     continue
-                yield origin, record, found
+                yield origin, record, cells
 
     return metered(each(), [segment.allowance for segment in tape.segments])
 
 
 def _reader(
     schema: pa.Schema,
-    most: int,
+    max_rows: int,
     rows: Iterator[tuple[Any, ...]],
     columns: Callable[[Sequence[tuple[Any, ...]]], list[pa.Array]],
 ) -> pa.RecordBatchReader:
-    """Batches of at most so many rows, which are made as they are read."""
+    """A reader of batches of at most this many rows, which are produced while they are read."""
 
     def batches() -> Iterator[pa.RecordBatch]:
-        while some := list(islice(rows, most)):
+        while some := list(islice(rows, max_rows)):
             yield pa.RecordBatch.from_arrays(columns(some), schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, batches())
@@ -407,19 +420,19 @@ def _schema_of(fields: Iterable[tuple[str, Any, str]], facts: Mapping[str, str])
         fields: name, type and meaning of each column.
         facts: of the whole table; they stand in its metadata, with ``calltape.`` before each name.
     """
-    made = [
+    columns = [
         pa.field(name, kind, metadata={"description": meaning}) for name, kind, meaning in fields
     ]
     whole = {f"calltape.{name}": value for name, value in {"version": __version__, **facts}.items()}
-    return pa.schema(made, metadata=whole)
+    return pa.schema(columns, metadata=whole)
 
 
-def repeated(values: Sequence[str | None]) -> pa.Array:
+def text_column(values: Sequence[str | None]) -> pa.Array:
     """Texts as a column of that type. UTF-8 has no lone surrogates, which a tape may have: they
     become escapes."""
     try:
-        found = pa.array(values, pa.string())
+        column = pa.array(values, pa.string())
     except UnicodeEncodeError:
         texts = [text and text.encode("utf-8", "backslashreplace").decode() for text in values]
-        found = pa.array(texts, pa.string())
-    return found.dictionary_encode()
+        column = pa.array(texts, pa.string())
+    return column.dictionary_encode()

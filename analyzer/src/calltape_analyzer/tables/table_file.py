@@ -149,12 +149,11 @@ def _no_formula(text: str) -> str:
 
 
 def _without_formulas(column: Any) -> Any:
-    """A column of repeated texts, of which none is a formula. Each distinct text is looked at
-    once."""
+    """A column of repeated texts without formulas. Each distinct text is checked once."""
     import pyarrow as pa
 
-    made = [_no_formula(text) for text in column.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(column.indices, pa.array(made, pa.string())).cast(
+    texts = [_no_formula(text) for text in column.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(column.indices, pa.array(texts, pa.string())).cast(
         pa.string()
     )
 

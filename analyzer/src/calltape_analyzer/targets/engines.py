@@ -128,8 +128,8 @@ class OptimizationProfile(BaseModel):
         flags = []
         for which in ("min", "opt", "max") if self.inputs else ():
             shapes = [
-                f"{name}:{'x'.join(map(str, getattr(one, which)))}"
-                for name, one in self.inputs.items()
+                f"{name}:{'x'.join(map(str, getattr(shapes, which)))}"
+                for name, shapes in self.inputs.items()
             ]
             flags.append(f"--{which}Shapes={','.join(shapes)}")
         return flags
@@ -310,10 +310,10 @@ def partial_shapes(
         UsageError: the tape has several variants.
     """
 
-    def partial_dimension(found: DimensionFinding) -> PartialDimension:
-        if not found.dynamic:
-            return found.min
-        return (found.min, found.max) if bounded and found.min < found.max else _ANY
+    def partial_dimension(dimension: DimensionFinding) -> PartialDimension:
+        if not dimension.dynamic:
+            return dimension.min
+        return (dimension.min, dimension.max) if bounded and dimension.min < dimension.max else _ANY
 
     return {
         tensor.name: [*map(partial_dimension, tensor.dimensions)]

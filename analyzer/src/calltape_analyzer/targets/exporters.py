@@ -16,7 +16,8 @@ from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.engines import only_variant
 from calltape_analyzer.text import UniqueNames, counted, unique
-from calltape_analyzer.variant import Variant
+from calltape_analyzer.variant import Variant, declare_batch, dimension_names, recorded_call
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
 from calltape_schema.recent import Recent
 
@@ -73,7 +74,7 @@ def dynamic_axes(
         UsageError: another number of names than of tensors.
     """
     variant = source.single if isinstance(source, Tape) else source
-    facts = variant._declared(set_batch_dimension_for)
+    facts = declare_batch(variant.facts, set_batch_dimension_for, variant.sorter.signature)
     outputs, table = _with_outputs(variant)
     axes = DynamicAxes()
     places = facts.group.layout.tensors
@@ -88,41 +89,68 @@ def dynamic_axes(
     axes.output_names = _checked_names(output_names, defaults, "output")
 
     check_form_of_dim_names(dim_names)
-    given = dim_names if isinstance(dim_names, Mapping) else {}
+    given_names = dim_names if isinstance(dim_names, Mapping) else {}
     output_arguments = {argument for argument, _ in outputs}
-    for_inputs = {key: names for key, names in given.items() if key not in output_arguments}
-    dimension_names = variant._dimension_names(facts, for_inputs or True)
+    for_inputs = {key: names for key, names in given_names.items() if key not in output_arguments}
+    name_of_column = dimension_names(facts, for_inputs or True, variant.sorter.signature)
     for i, name in zip(inputs, axes.input_names, strict=True):
         axes[name] = {
-            column.axis: dimension_names[column]
+            column.axis: name_of_column[column]
             for column in facts.group.dimensions(i)
-            if column.axis is not None and column in dimension_names
+            if column.axis is not None and column in name_of_column
         }
-    declared = [c for c, found in facts.dimensions.items() if found.reason == "declared"]
-    batches = {table.line(column) for column in declared}
-    # Columns that always have equal values share a line.
-    by_line = {table.line(column): name for column, name in reversed(dimension_names.items())}
-    used_names = UniqueNames(dimension_names.values())
-    for i, ((argument, path), name) in enumerate(zip(outputs, axes.output_names, strict=True)):
-        columns = [column for column in table.columns if column.index == len(places) + i]
-        axes[name] = {}
-        for column in columns:
-            line, axis = table.line(column), column.axis or 0
-            if len(table.distinct(column)) > 1 or (axis == 0 and line in batches):
-                if line not in by_line:
-                    usual = usual_dimension_name(argument, path, len(columns), axis)
-                    plain = own_dimension_name(argument, "", axis)
-                    free = [
-                        one
-                        for one in (usual, plain)
-                        if one is not None and one not in used_names.names
-                    ]
-                    with_path = own_dimension_name(argument, path, axis)
-                    by_line[line] = used_names.add(free[0] if free else with_path)
-                axes[name][axis] = given.get(argument, {}).get(axis, by_line[line])
+    output_axes = _axes_of_outputs(facts, outputs, table, name_of_column)
+    for (argument, _), name, named_axes in zip(
+        outputs, axes.output_names, output_axes, strict=True
+    ):
+        axes[name] = named_axes | {
+            axis: given_name
+            for axis, given_name in given_names.get(argument, {}).items()
+            if axis in named_axes
+        }
     for name in [name for name, named_axes in axes.items() if not named_axes]:
         del axes[name]
     return axes
+
+
+def _axes_of_outputs(
+    facts: VariantFacts,
+    outputs: Sequence[tuple[str, str]],
+    table: SizeTable,
+    name_of_column: dict[Column, str],
+) -> list[dict[int, str]]:
+    """For each output the names of its dynamic axes: the names of input dimensions that always had
+    the same size, or new ones.
+
+    Args:
+        facts: of the variant.
+        outputs: name and path of each output tensor.
+        table: the sizes of inputs and outputs.
+        name_of_column: the names of the dynamic dimensions of the inputs.
+    """
+    declared = [c for c, decision in facts.dimensions.items() if decision.reason == "declared"]
+    batches = {table.line(column) for column in declared}
+    # Columns that always have equal values share a line.
+    by_line = {table.line(column): name for column, name in reversed(name_of_column.items())}
+    used_names = UniqueNames(name_of_column.values())
+    first_output = len(facts.group.layout.tensors)
+    axes_of_outputs: list[dict[int, str]] = []
+    for index, (argument, path) in enumerate(outputs, first_output):
+        columns = [column for column in table.columns if column.index == index]
+        named_axes: dict[int, str] = {}
+        for column in columns:
+            line, axis = table.line(column), column.axis or 0
+            if len(table.distinct(column)) <= 1 and not (axis == 0 and line in batches):
+                continue
+            if line not in by_line:
+                usual = usual_dimension_name(argument, path, len(columns), axis)
+                plain = own_dimension_name(argument, "", axis)
+                free = [n for n in (usual, plain) if n is not None and n not in used_names.names]
+                with_path = own_dimension_name(argument, path, axis)
+                by_line[line] = used_names.add(free[0] if free else with_path)
+            named_axes[axis] = by_line[line]
+        axes_of_outputs.append(named_axes)
+    return axes_of_outputs
 
 
 def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:
@@ -169,22 +197,22 @@ def _output_name(path: str, count: int) -> tuple[str, str]:
     """The name of an output, and the path within it."""
     if path == "":
         return "output", ""
-    first, *rest = path.lstrip(".").split(".")
+    first, *remainder = path.lstrip(".").split(".")
     if first.isdigit():
         first = "output" if count == 1 else f"outputs.{first}"
-    return first, "".join(f".{part}" for part in rest)
+    return first, "".join(f".{part}" for part in remainder)
 
 
-def _checked_names(given: Sequence[str] | None, defaults: list[str], what: str) -> list[str]:
-    if given is None:
+def _checked_names(names: Sequence[str] | None, defaults: list[str], what: str) -> list[str]:
+    if names is None:
         return defaults
-    if len(given) != len(defaults):
+    if len(names) != len(defaults):
         raise UsageError(
-            f"{counted(len(given), f'{what} name')} for {counted(len(defaults), 'tensor')} "
+            f"{counted(len(names), f'{what} name')} for {counted(len(defaults), 'tensor')} "
             f"({', '.join(defaults)})",
             advice="name every tensor, nested ones too",
         )
-    return list(given)
+    return list(names)
 
 
 @bounded()
@@ -241,16 +269,16 @@ def _with_wrapped_ints(
     from torch.utils import _pytree as pytree
 
     wrapper: Any = getattr(dynamic_shapes, "_IntWrapper", None)  # newer releases
-    dynamic = {(found.argument, found.path) for found in variant.findings.ints if found.dynamic}
+    dynamic = {(i.argument, i.path) for i in variant.findings.ints if i.dynamic}
     if wrapper is None or not dynamic:
         return args, kwargs, []
     wrapped: list[Any] = []
     signature = variant.sorter.signature
 
     def wrap(path: tuple[Any, ...], value: Any) -> Any:
-        top, *rest = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
+        top, *keys = (getattr(key, "key", getattr(key, "idx", None)) for key in path)
         name = signature.name_at(top) if isinstance(top, int) else top
-        place = (name, "".join(f".{key}" for key in rest))
+        place = (name, "".join(f".{key}" for key in keys))
         if type(value) is not int or place not in dynamic:
             return value
         wrapped.append(wrapper(value))
@@ -291,8 +319,7 @@ def additional_inputs(
     untyped: Any = torch.export.AdditionalInputs
     inputs = untyped()
     for row in _informative_rows(variant, limit):
-        call = variant._tape.calls.at(variant.facts.rows.calls_of(row).first)
-        inputs.add(*variant.arguments_of(call, device, None))
+        inputs.add(*variant.arguments_of(recorded_call(variant, row), device, None))
     additional: AdditionalInputs = inputs
     return additional
 
@@ -339,4 +366,4 @@ def tensors_in(variant: Variant, args: Sequence[Any], kwargs: Mapping[str, Any])
             f"variant {variant.name} does not take these arguments ({reason})",
             advice="ask tape.variants() for the one whose accepts() is true",
         )
-    return [None if at is None else live.sample.tensors[at] for at in completion.tensors]
+    return [None if n is None else live.sample.tensors[n] for n in completion.tensors]

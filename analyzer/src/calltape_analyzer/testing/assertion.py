@@ -22,7 +22,7 @@ from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.foreign_errors import text_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.untrusted_files import check_trusted
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import class_name
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -124,8 +124,12 @@ def difference_lines(call: Call, row: ReportRow) -> list[str]:
     for leaf in row.differences:
         if leaf.elements:
             cells = [
-                (f"{leaf.path}[{', '.join(map(str, one.index))}]", one.recorded, one.got)
-                for one in leaf.elements
+                (
+                    f"{leaf.path}[{', '.join(map(str, element.index))}]",
+                    element.recorded,
+                    element.got,
+                )
+                for element in leaf.elements
             ]
             first, second, third = (max(map(len, column)) for column in zip(*cells, strict=True))
             lines += [
@@ -206,9 +210,9 @@ class Updates:
                 updated.append(row)
         if not updated:
             return report
-        others = [row for row in report.rows if row not in updated]
+        unchanged = [row for row in report.rows if row not in updated]
         passing = [row.model_copy(update={"error": None, "against": "success"}) for row in updated]
-        return report.model_copy(update={"rows": [*others, *passing]})
+        return report.model_copy(update={"rows": [*unchanged, *passing]})
 
     def _store(self, call: Call, row: ReportRow, new: BuiltCall) -> None:
         source = os.path.realpath(call.path)
@@ -301,7 +305,7 @@ class NewOutcomes:
             if (
                 call.record.error is not None
             ):  # otherwise the exception is a failure, not an outcome
-                raised = ModelError(type=name_of(type(error)), message=text_of(error))
+                raised = ModelError(type=class_name(type(error)), message=text_of(error))
                 self._outcomes[call.ref] = raised, values
             return
         inputs = set(values)

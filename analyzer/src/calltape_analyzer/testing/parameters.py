@@ -17,7 +17,7 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.compressed import SUFFIXES
 from calltape_analyzer.tape import Tape
 
-__all__ = ["OPTIONS", "Problem", "TapeParameter", "opened", "parameters_for"]
+__all__ = ["OPTIONS", "BadParameter", "TapeParameter", "opened_part", "parameters_for"]
 
 OPTIONS = ("calls", "variant", "ignore", "classes", "whole")
 
@@ -40,7 +40,7 @@ class TapeParameter:
 
 
 @dataclass(frozen=True)
-class Problem:
+class BadParameter:
     """Why there is no tape for a test, which fails.
 
     Attributes:
@@ -56,7 +56,7 @@ def parameters_for(
     marks: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]],
     folders: Sequence[Path],
     tapes: Path | None,
-) -> list[TapeParameter | Problem]:
+) -> list[TapeParameter | BadParameter]:
     """The parameters of a test.
 
     Args:
@@ -66,61 +66,63 @@ def parameters_for(
     """
     if not marks:
         return _in_folder(tapes)
-    parameters: list[TapeParameter | Problem] = []
+    parameters: list[TapeParameter | BadParameter] = []
     for args, kwargs in marks:
         unknown = [name for name in kwargs if name not in OPTIONS]
         if unknown or not args:
             what = f"has no {unknown[0]}=" if unknown else "names no tape"
             known = ", ".join(f"{name}=" for name in OPTIONS)
-            parameters.append(Problem("mark", f"the mark tape {what}; it takes paths, and {known}"))
+            parameters.append(
+                BadParameter("mark", f"the mark tape {what}; it takes paths, and {known}")
+            )
             continue
         for path in map(os.fspath, args):
             candidates = [folder / path for folder in folders]
-            tape = next((one for one in candidates if one.exists()), None)
+            tape = next((candidate for candidate in candidates if candidate.exists()), None)
             if tape is not None:
                 parameters += _in_tape(tape, tape.name, kwargs)
                 continue
             places = ", ".join(dict.fromkeys(map(str, candidates)))
             text = f"there is no tape {path} (looked for {places})"
-            parameters.append(Problem(Path(path).name, text))
+            parameters.append(BadParameter(Path(path).name, text))
     return parameters
 
 
-def _in_folder(tapes: Path | None) -> list[TapeParameter | Problem]:
+def _in_folder(tapes: Path | None) -> list[TapeParameter | BadParameter]:
     if tapes is None:
         advice = 'mark the test with @pytest.mark.tape("file.tape"), or set calltape_dir'
-        return [Problem("tape", f"the test has no tape: {advice}")]
+        return [BadParameter("tape", f"the test has no tape: {advice}")]
     files = sorted(path for path in tapes.rglob("*") if path.name.endswith(SUFFIXES))
     if not files:
-        return [Problem("tape", f"there is no *.tape in {tapes}, which calltape_dir names")]
+        return [BadParameter("tape", f"there is no *.tape in {tapes}, which calltape_dir names")]
     named = [(file, file.relative_to(tapes).as_posix()) for file in files]
     return [parameter for file, name in named for parameter in _in_tape(file, name, {})]
 
 
 def _in_tape(
     path: Path, name: str, options: Mapping[str, Any]
-) -> Iterator[TapeParameter | Problem]:
+) -> Iterator[TapeParameter | BadParameter]:
     """A parameter for each call, and a problem if the tape is corrupted."""
     try:
-        with opened(str(path), options) as tape:
+        with opened_part(str(path), options) as tape:
             if options.get("whole"):
                 yield TapeParameter(name, str(path), None, options)
             elif not len(tape.calls):
-                yield Problem(name, f"{path} has no call")
+                yield BadParameter(name, f"{path} has no call")
             else:
                 for call in tape.calls:
                     shown = tape.calls.label_of(call.ref)
                     yield TapeParameter(f"{name}-{shown}", str(path), call.index, options)
             if tape.damage:
                 text = "; ".join(map(str, tape.damage[:3]))
-                yield Problem(f"{name}-damage", f"{path} is corrupted and lacks calls: {text}")
+                yield BadParameter(f"{name}-damage", f"{path} is corrupted and lacks calls: {text}")
     except TapeError as error:
-        yield Problem(name, f"the tape cannot be used: {error}")
+        yield BadParameter(name, f"the tape cannot be used: {error}")
     except Exception as error:
-        yield Problem(name, f"{path} cannot be used: {type(error).__name__}: {error}")
+        yield BadParameter(name, f"{path} cannot be used: {type(error).__name__}: {error}")
 
 
-def opened(path: str, options: Mapping[str, Any]) -> Tape:
+def opened_part(path: str, options: Mapping[str, Any]) -> Tape:
     """Opens the part of a tape that a mark selects.
 
     Raises:

@@ -59,29 +59,42 @@ def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
     they are a cache; none if the two differ in anything else."""
     if smaller.group.varying or larger.group.varying:
         return set()  # whether their values matter is asked for one variant at a time
-    one, other = smaller.group.layout, larger.group.layout
-    mine = {(p.argument, p.path) for p in one.tensors}
-    theirs = {(p.argument, p.path) for p in other.tensors}
+    small_layout, large_layout = smaller.group.layout, larger.group.layout
+    mine = {(p.argument, p.path) for p in small_layout.tensors}
+    theirs = {(p.argument, p.path) for p in large_layout.tensors}
     missing = {argument for argument, _ in theirs - mine}
-    is_more = mine < theirs and not set(one.arguments) - set(other.arguments)
+    is_more = mine < theirs and not set(small_layout.arguments) - set(large_layout.arguments)
     is_absent = all(
-        name not in one.nodes or is_empty(one.nodes[name]) or holds_cache(name, other.nodes[name])
+        name not in small_layout.nodes
+        or is_empty(small_layout.nodes[name])
+        or holds_cache(name, large_layout.nodes[name])
         for name in missing
     )
-    return missing if is_more and is_absent and _rest_is_equal(smaller, larger, missing) else set()
+    is_alike = _kinds_of(smaller).items() <= _kinds_of(larger).items()
+    is_rest_equal = is_more and is_absent and is_alike and _rest_is_equal(smaller, larger, missing)
+    return missing if is_rest_equal else set()
+
+
+def _kinds_of(variant: VariantFacts) -> dict[tuple[str, Any], tuple[str, int]]:
+    """The dtype and the rank of each tensor, by argument and path."""
+    group = variant.group
+    return {
+        (p.argument, p.path): (fact.dtype, fact.rank)
+        for p, fact in zip(group.layout.tensors, group.facts, strict=True)
+    }
 
 
 def undivided(variants: Sequence[VariantFacts]) -> VariantFacts:
     """Variants of one group, whatever sizes divide them, as one."""
-    rows = reduce(SizeTable.merge, (one.all_rows for one in variants))
+    rows = reduce(SizeTable.merge, (variant.all_rows for variant in variants))
     return _undivided(variants[0].group, rows)
 
 
 def merged(
     larger: VariantFacts, smaller: Sequence[VariantFacts], sorter: CallSorter, calls: Calls
 ) -> VariantFacts:
-    """One variant of several: the calls of the smaller ones as calls of the larger one. It is
-    made of the calls on the tape, and has nothing of the other calls.
+    """One variant of several: the calls of the smaller ones become calls of the larger one. Only
+    calls on the tape count, not those of traffic counters.
 
     Args:
         larger: has what the others lack (:func:`lacking`).
@@ -97,20 +110,20 @@ def merged(
         completion = _completion_of(variant.group, larger, scalars)
         completions[variant.group.key] = completion
         rows += [(completion.row(row), seen) for row, seen in variant.all_rows.items()]
-    made = _undivided(larger.group, SizeTable.of(rows))
-    made.completions = completions
-    return made
+    whole = _undivided(larger.group, SizeTable.of(rows))
+    whole.completions = completions
+    return whole
 
 
 def _undivided(group: Group, rows: SizeTable) -> VariantFacts:
-    made = VariantFacts(group, rows)
-    pools = Pools([made])
-    decide(made, pools)
-    find_symbols(made, pools)
-    return made
+    facts = VariantFacts(group, rows)
+    pools = Pools([facts])
+    decide(facts, pools)
+    find_symbols(facts, pools)
+    return facts
 
 
-def _rest_is_equal(one: VariantFacts, other: VariantFacts, but: set[str]) -> bool:
+def _rest_is_equal(first: VariantFacts, second: VariantFacts, but: set[str]) -> bool:
     def rest(variant: VariantFacts) -> Any:
         group = variant.group
         layout = group.layout
@@ -131,28 +144,28 @@ def _rest_is_equal(one: VariantFacts, other: VariantFacts, but: set[str]) -> boo
         }
         return keys, facts, values, shared
 
-    return bool(rest(one) == rest(other))
+    return bool(rest(first) == rest(second))
 
 
 def _completion_of(smaller: Group, larger: VariantFacts, scalars: Sequence[Any]) -> Completion:
     """How calls of the smaller group are completed, with the scalars of a call of the larger one
     where they lack them."""
-    one, other = smaller.layout, larger.group.layout
-    tensors = _matched(one.tensors, other.tensors)
+    small_layout, large_layout = smaller.layout, larger.group.layout
+    tensors = _matched(small_layout.tensors, large_layout.tensors)
     rows, present = larger.rows, _Present()
     for column in rows.columns:
         if column.axis is not None and tensors[column.index] is not None:
             present.add(column, rows.values(column))
     missing = {
         i: tuple(present.source(c, rows.values(c)) for c in larger.group.dimensions(i))
-        for i, at in enumerate(tensors)
-        if at is None
+        for i, number in enumerate(tensors)
+        if number is None
     }
     return Completion(
         smaller.key,
-        other,
+        large_layout,
         tensors,
-        _matched(one.scalars, other.scalars),
+        _matched(small_layout.scalars, large_layout.scalars),
         missing,
         {i: larger.group.facts[i].dtype for i in missing},
         tuple(scalars),
@@ -177,16 +190,16 @@ class _Present:
         if column.axis == 0:
             self._first.setdefault(values, column)
 
-    def source(self, column: Column, own: tuple[int, ...]) -> SizeSource:
+    def source(self, column: Column, axes: tuple[int, ...]) -> SizeSource:
         """Where the size of a dimension comes from that the smaller variant lacks."""
-        if column.axis == 0 and own in self._first:
-            return SizeSource(column=self._first[own])
-        if len(set(own)) == 1:
-            return SizeSource(constant=own[0])
-        if own in self._any:
-            return SizeSource(column=self._any[own])
+        if column.axis == 0 and axes in self._first:
+            return SizeSource(column=self._first[axes])
+        if len(set(axes)) == 1:
+            return SizeSource(constant=axes[0])
+        if axes in self._any:
+            return SizeSource(column=self._any[axes])
         for totals, total in islice(self._any.items(), _MAX_COMPARED):
-            part = self._any.get(tuple(t - v for t, v in zip(totals, own, strict=True)))
+            part = self._any.get(tuple(t - v for t, v in zip(totals, axes, strict=True)))
             if part is not None:
                 return SizeSource(column=total, less=part)
         return SizeSource()
@@ -207,14 +220,14 @@ _KINDS: tuple[Callable[[Column], Hashable], ...] = (
 def looser_variants(variant: VariantFacts) -> Iterator[VariantFacts]:
     """The variant without what few calls suggest, the loosest first: dimensions of different axes
     are different symbols, then only first dimensions and others; no size follows from another."""
-    made: list[list[list[Column]]] = []
+    divisions: list[list[list[Column]]] = []
     for kind in _KINDS:
         groups = [part for symbol in variant.symbols for part in _parts(symbol, kind)]
-        is_new = groups not in made and (
+        is_new = groups not in divisions and (
             len(groups) > len(variant.symbols) or any(map(_follows_weakly, variant.symbols))
         )
         if is_new:
-            made.append(groups)
+            divisions.append(groups)
             yield _loosened(variant, groups)
 
 
@@ -233,13 +246,13 @@ def breaks(variant: VariantFacts, looser: VariantFacts, values: Sequence[int]) -
     }
     parts: dict[Column, list[int]] = {}
     for symbol, value in zip(looser.symbols, values, strict=True):
-        own = next(s for s in variant.symbols if symbol.columns[0] in s.columns)
-        parts.setdefault(own.columns[0], []).append(value)
-    if any(len(set(given)) < len(given) for given in parts.values()):
+        whole_symbol = next(s for s in variant.symbols if symbol.columns[0] in s.columns)
+        parts.setdefault(whole_symbol.columns[0], []).append(value)
+    if any(len(set(sizes)) < len(sizes) for sizes in parts.values()):
         return False
     firsts = [by_column[symbol.columns[0]] for symbol in variant.symbols]
     weak = [(i, s.relation) for i, s in enumerate(variant.symbols) if _follows_weakly(s)]
-    return all(known is None or known.value(firsts) != firsts[i] for i, known in weak)
+    return all(relation is None or relation.value(firsts) != firsts[i] for i, relation in weak)
 
 
 def _follows_weakly(symbol: Symbol) -> bool:
@@ -259,18 +272,18 @@ def _loosened(variant: VariantFacts, groups: Sequence[list[Column]]) -> VariantF
     """The variant with a symbol for each group of columns, and the relations that are strong."""
     number = {columns[0]: i for i, columns in enumerate(groups)}
     of_symbol = {i: number[symbol.columns[0]] for i, symbol in enumerate(variant.symbols)}
-    made = [Symbol(columns, variant.rows.values(columns[0])) for columns in groups]
+    symbols = [Symbol(columns, variant.rows.values(columns[0])) for columns in groups]
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is not None and not _follows_weakly(symbol):
             terms = tuple((factor, of_symbol[term]) for factor, term in symbol.relation.terms)
-            made[of_symbol[i]].relation = symbol.relation._replace(terms=terms)
-    looser = replace(variant, symbols=made)
+            symbols[of_symbol[i]].relation = symbol.relation._replace(terms=terms)
+    looser = replace(variant, symbols=symbols)
     name_symbols(looser)
     return looser
 
 
 def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: str) -> VariantFacts:
     """Some of the calls of a variant, as a variant of their own."""
-    made = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], unsampled=None)
-    find_symbols(made, Pools([]))
-    return made
+    part = replace(variant, rows=SizeTable.of(rows), name=name, symbols=[], unsampled=None)
+    find_symbols(part, Pools([]))
+    return part

@@ -114,18 +114,18 @@ class Pools:
         if key not in self._occurrences:
             lines = self._lines.get(key, {})
             presence = self._presences.setdefault(tuple(lines), len(self._presences))
-            made = Occurrences(lines, presence)
-            self._occurrences[key] = self._interned.setdefault(tuple(lines.items()), made)
+            occurrences = Occurrences(lines, presence)
+            self._occurrences[key] = self._interned.setdefault(tuple(lines.items()), occurrences)
         return self._occurrences[key]
 
-    def differ(self, one: Occurrences, other: Occurrences) -> bool:
+    def differ(self, first: Occurrences, second: Occurrences) -> bool:
         """Whether two dimensions ever had different sizes in one call."""
-        if one.presence == other.presence:
-            return one is not other
-        pair = (one, other)
+        if first.presence == second.presence:
+            return first is not second
+        pair = (first, second)
         if pair not in self._differ:
-            few, many = sorted((one.lines, other.lines), key=len)
-            self._differ[pair] = any(many.get(number, line) != line for number, line in few.items())
+            fewer, more = sorted((first.lines, second.lines), key=len)
+            self._differ[pair] = any(more.get(n, line) != line for n, line in fewer.items())
         return self._differ[pair]
 
 
@@ -149,8 +149,8 @@ def pool_key(path: LeafPath, rank: int, axis: int) -> Hashable:
 def key_over_lists(key: Any) -> Hashable:
     """Equal for pools that are one, or that are of elements of one list: the key of
     ``.layers.0.keys`` becomes the key of ``.layers.*.keys``."""
-    argument, path, *rest = key
-    return argument, _over_lists(path), *rest
+    argument, path, *dimension = key
+    return argument, _over_lists(path), *dimension
 
 
 def constant_pools(
@@ -166,14 +166,14 @@ def constant_pools(
     calls: Counter[Hashable] = Counter()
     spans: dict[Hashable, Span] = {}
     for group in counters.groups.values():
-        own: set[Hashable] = set()
+        keys_of_group: set[Hashable] = set()
         for path in group.layout(signature, renamed).tensors:
             axes = group.leaves[path.number]
             for axis, values in enumerate(axes):
                 key, span = pool_key(path, len(axes), axis), Span(values.min, values.max)
                 spans[key] = span.merge(spans.get(key))
-                own.add(key)
-        calls.update(dict.fromkeys(own, group.calls))
+                keys_of_group.add(key)
+        calls.update(dict.fromkeys(keys_of_group, group.calls))
     return {key for key, span in spans.items() if calls[key] > 1 and span.min == span.max}
 
 
@@ -218,14 +218,14 @@ class EqualColumns:
             return self.symbols[0] if self.symbols else None
         equal = self._equal.get(occurrences)
         # Symbols in the same variants are found by identity; only the others are compared.
-        others = len(self._known) - self._presences[occurrences.presence]
-        if not others:
+        uncompared = len(self._known) - self._presences[occurrences.presence]
+        if not uncompared:
             return equal
-        for number, known in islice(zip(self.symbols, self._known, strict=True), _MAX_COMPARED):
-            if not self._pools.differ(known, occurrences):
+        for number, compared in islice(zip(self.symbols, self._known, strict=True), _MAX_COMPARED):
+            if not self._pools.differ(compared, occurrences):
                 return number
-            others -= known.presence != occurrences.presence
-        self.capped |= equal is None and others > 0
+            uncompared -= compared.presence != occurrences.presence
+        self.capped |= equal is None and uncompared > 0
         return equal
 
 
@@ -254,13 +254,13 @@ def variants_of(
 
 def decide(variant: VariantFacts, pools: Pools) -> None:
     """Decides which columns of a variant are dynamic, and chooses the rows to learn from."""
-    every = variant.rows
-    variant.rows, variant.unsampled = every.part(every.sample()), every
+    all_rows = variant.rows
+    variant.rows, variant.unsampled = all_rows.part(all_rows.sample()), all_rows
     counting = counting_ints_of(variant.group)
     fixed = {c.column for c in variant.conditions if isinstance(c, Fixed) and not c.negated}
     fixed |= variant.nothing_yet
-    for column in every.columns:
-        if column in counting and every.same(column, counting[column]):
+    for column in all_rows.columns:
+        if column in counting and all_rows.same(column, counting[column]):
             variant.dimensions[column] = DimensionDecision(False, "counter")
         else:
             variant.dimensions[column] = _decided(variant, column, column in fixed, pools)
@@ -287,26 +287,26 @@ def _decide_by_neighbours(variant: VariantFacts, pools: Pools) -> None:
     for column in variant.dynamic():
         if not column.is_int:
             neighbours[column.axis, rows.value(0, column)].append(column)
-    for column, found in list(variant.dimensions.items()):
-        if found.reason != "constant" or column.is_int:
+    for column, decision in list(variant.dimensions.items()):
+        if decision.reason != "constant" or column.is_int:
             continue
         size = rows.value(0, column)
-        beside = neighbours.get((column.axis, size))
-        if size < 2 or not beside:
+        dynamic_beside = neighbours.get((column.axis, size))
+        if size < 2 or not dynamic_beside:
             continue
         if pools.is_open(pools.key(variant.group, column)) or (
-            column.axis == 0 and _is_one_with_a_pooled(column, beside, variant, pools)
+            column.axis == 0 and _is_one_with_a_pooled(column, dynamic_beside, variant, pools)
         ):
             variant.dimensions[column] = DimensionDecision(True, "neighbour")
 
 
 def _is_one_with_a_pooled(
-    column: Column, beside: Sequence[Column], variant: VariantFacts, pools: Pools
+    column: Column, dynamic_beside: Sequence[Column], variant: VariantFacts, pools: Pools
 ) -> bool:
-    def occurrences(of: Column) -> Occurrences:
-        return pools.occurrences(pools.key(variant.group, of))
+    def occurrences(neighbour: Column) -> Occurrences:
+        return pools.occurrences(pools.key(variant.group, neighbour))
 
-    pooled = (c for c in beside if variant.dimensions[c].reason == "pooled")
+    pooled = (c for c in dynamic_beside if variant.dimensions[c].reason == "pooled")
     return any(not pools.differ(occurrences(column), occurrences(c)) for c in pooled)
 
 
@@ -335,20 +335,20 @@ def _find_symbols_once(variant: VariantFacts, pools: Pools) -> None:
     groups: list[list[Column]] = []
     equal: dict[int, EqualColumns] = defaultdict(lambda: EqualColumns(pools))
     for column in variant.dynamic():
-        alike = equal[variant.all_rows.line(column)]
+        on_this_line = equal[variant.all_rows.line(column)]
         varied = len(variant.all_rows.distinct(column)) > 1
         # Columns that never varied here may differ in other variants.
-        others = None if varied else pools.occurrences(pools.key(variant.group, column))
-        at = alike.symbol_of(others)
-        if at is None:
-            alike.add(others, len(groups))
+        occurrences = None if varied else pools.occurrences(pools.key(variant.group, column))
+        symbol = on_this_line.symbol_of(occurrences)
+        if symbol is None:
+            on_this_line.add(occurrences, len(groups))
             groups.append([column])
         else:
-            groups[at].append(column)
+            groups[symbol].append(column)
     variant.symbols = symbols_of(groups, variant.rows, _preferred(variant, groups))
-    for alike in equal.values():
-        variant.capped |= alike.capped
-        for number in alike.symbols if len(alike.symbols) > 1 else ():
+    for on_this_line in equal.values():
+        variant.capped |= on_this_line.capped
+        for number in on_this_line.symbols if len(on_this_line.symbols) > 1 else ():
             variant.symbols[number].ambiguous = True
 
 
@@ -356,18 +356,18 @@ def _refuting_rows(variant: VariantFacts) -> dict[int, int]:
     """Per symbol whose relation does not hold in every row, the place of the first such row."""
     if len(variant.all_rows) == len(variant.rows):
         return {}
-    every = [variant.all_rows.values(symbol.columns[0]) for symbol in variant.symbols]
-    found: dict[int, int] = {}
-    for number, (symbol, own) in enumerate(zip(variant.symbols, every, strict=True)):
-        at = None if symbol.relation is None else refuted(symbol.relation, every, own)
-        if at is not None:
-            found[number] = at
-    return found
+    first_columns = [variant.all_rows.values(symbol.columns[0]) for symbol in variant.symbols]
+    refuting: dict[int, int] = {}
+    for number, (symbol, values) in enumerate(zip(variant.symbols, first_columns, strict=True)):
+        place = None if symbol.relation is None else refuted(symbol.relation, first_columns, values)
+        if place is not None:
+            refuting[number] = place
+    return refuting
 
 
 def _preferred(variant: VariantFacts, groups: Sequence[Sequence[Column]]) -> list[int]:
-    """Groups by how much totals should depend on them, not the other way round: first axes, then
-    tokens, then the tokens before them."""
+    """The groups, ordered so that totals follow from the first ones and not vice versa: first axes,
+    then tokens, then the tokens before them."""
     layout = variant.group.layout
 
     def rank(columns: Sequence[Column]) -> int:

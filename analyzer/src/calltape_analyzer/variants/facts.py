@@ -64,13 +64,13 @@ class CountedRange(PlainData):
     shared_with: Texts = ()
 
     def __str__(self) -> str:
-        others = variant_names(self.shared_with, MAX_EXAMPLES)
-        shared = f" (those of {others} among them)" if others else ""
+        other_names = variant_names(self.shared_with, MAX_EXAMPLES)
+        shared = f" (those of {other_names} among them)" if other_names else ""
         some = f"{self.kept_calls:,} of " if self.kept_calls < self.calls else ""
-        kept = (
+        kept_text = (
             f"kept {some}{self.calls:,} calls{shared}: {shown_range(self.kept_min, self.kept_max)}"
         )
-        return f"{kept}; over all: {shown_range(self.min, self.max)}"
+        return f"{kept_text}; over all: {shown_range(self.min, self.max)}"
 
 
 @dataclass(frozen=True)
@@ -249,26 +249,26 @@ class ZeroSizes:
             columns: these dimensions.
             names: what they are called.
         """
-        known = frozenset(columns)
-        if known in self.accepted:
+        zero_columns = frozenset(columns)
+        if zero_columns in self.accepted:
             return None
-        return NewZeros(tuple(names), self.rejected.get(known))
+        return NewZeros(tuple(names), self.rejected.get(zero_columns))
 
 
 def counting_ints_of(group: Group) -> dict[Column, Column]:
     """The ints of cache layers that count a dimension, each with that dimension."""
     layout = group.layout
     tensors = {(path.argument, path.path): i for i, path in enumerate(layout.tensors)}
-    found: dict[Column, Column] = {}
+    dimension_of: dict[Column, Column] = {}
     for column, path in zip(layout.int_columns, layout.ints, strict=True):
         counted = counted_size(path.path)
         if path.owner is None or counted is None:
             continue
-        beside, axis = counted
-        tensor = tensors.get((path.argument, beside))
+        tensor_path, axis = counted
+        tensor = tensors.get((path.argument, tensor_path))
         if tensor is not None and group.facts[tensor].rank >= 2:
-            found[column] = group.dimensions(tensor)[axis]
-    return found
+            dimension_of[column] = group.dimensions(tensor)[axis]
+    return dimension_of
 
 
 Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
@@ -355,8 +355,8 @@ class VariantFacts:
 
     @property
     def nothing_yet(self) -> frozenset[Column]:
-        """The axes that are 0 because their tensor stands for "nothing yet": that says nothing of
-        their sizes."""
+        """The axes that are 0 because their tensor stands for "nothing yet". This 0 says nothing
+        about their sizes."""
         tensors = {
             c.column.index
             for c in self.conditions
@@ -372,7 +372,7 @@ class VariantFacts:
 
     def dynamic(self) -> list[Column]:
         """The dynamic columns."""
-        return [column for column, found in self.dimensions.items() if found.dynamic]
+        return [column for column, decision in self.dimensions.items() if decision.dynamic]
 
     def span(self, *columns: Column) -> Span:
         """The smallest and the largest value of columns: over all counted calls if these are known
@@ -389,23 +389,23 @@ class VariantFacts:
     @property
     def counting_ints(self) -> dict[Column, Column]:
         """The ints that follow from a dimension of a tensor, each with that dimension."""
-        every = counting_ints_of(self.group)
+        dimension_of = counting_ints_of(self.group)
         return {
-            column: every[column]
-            for column, found in self.dimensions.items()
-            if found.reason == "counter"
+            column: dimension_of[column]
+            for column, decision in self.dimensions.items()
+            if decision.reason == "counter"
         }
 
     def with_ints(self, scalars: Sequence[Any], ints: Sequence[int]) -> list[Any]:
         """Scalars of a call in the layout's order, with other ints."""
-        made = list(scalars)
+        values = list(scalars)
         for number, value in zip(self.group.layout.int_scalars, ints, strict=True):
-            made[number] = value
-        return made
+            values[number] = value
+        return values
 
     def completion_of(self, key: GroupKey) -> Completion | None:
         """How a call of another group becomes a call of this variant."""
-        return next((c for known, c in self.completions.items() if known.covers(key)), None)
+        return next((c for group_key, c in self.completions.items() if group_key.covers(key)), None)
 
     def has(self, placed: SortedCall) -> bool:
         """Whether a call is of its group, or can be completed, and meets its conditions."""
@@ -445,8 +445,8 @@ class VariantFacts:
             rejection = self.zeros.rejection(set(zeros), [*map(layout.column_name, zeros)])
             if rejection is not None:
                 return rejection
-        for column, found in self.dimensions.items():
-            if not found.dynamic and found.reason != "counter":
+        for column, decision in self.dimensions.items():
+            if not decision.dynamic and decision.reason != "counter":
                 expected, got = self.rows.value(0, column), value_in(row, column)
                 if expected != got:
                     return FixedSize(layout.column_name(column), got, expected)
@@ -476,13 +476,13 @@ def add_counted_sizes(
         signature, renamed: as the variants were laid out with.
     """
     counted = counters.by_counter_key(signature, renamed)
-    alike: dict[Hashable, list[VariantFacts]] = defaultdict(list)
+    variants_of_key: dict[Hashable, list[VariantFacts]] = defaultdict(list)
     for variant in variants:
         group = variant.group
-        alike[counter_key_of(group.layout, group.facts, signature)].append(variant)
-    for key, same in alike.items():
+        variants_of_key[counter_key_of(group.layout, group.facts, signature)].append(variant)
+    for key, indistinct in variants_of_key.items():
         if key in counted:
-            _add_to(same, counted[key])
+            _add_to(indistinct, counted[key])
 
 
 def _add_to(
@@ -491,19 +491,19 @@ def _add_to(
     """Gives variants that counters cannot tell apart what was counted of their calls."""
     values: dict[_Name, Values] = {}
     for layout, group in groups:
-        for name, found in _values_of(layout, group):
-            values[name] = values[name].merge(found) if name in values else found
-    kept: dict[_Name, Span] = {}
+        for name, counted_values in _values_of(layout, group):
+            values[name] = values[name].merge(counted_values) if name in values else counted_values
+    kept_spans: dict[_Name, Span] = {}
     for variant in variants:
         for column, name in _names_of(variant).items():
-            kept[name] = variant.all_rows.span(column).merge(kept.get(name))
+            kept_spans[name] = variant.all_rows.span(column).merge(kept_spans.get(name))
     calls = sum(group.calls for _, group in groups)
     kept_calls = sum(variant.calls for variant in variants)
     for variant in variants:
-        others = tuple(other.name for other in variants if other is not variant)
-        variant.all_calls = None if others else max(calls, variant.calls)
+        other_names = tuple(o.name for o in variants if o is not variant)
+        variant.all_calls = None if other_names else max(calls, variant.calls)
         variant.counted = {
-            column: CountedSizes(values[name], calls, others, kept[name], kept_calls)
+            column: CountedSizes(values[name], calls, other_names, kept_spans[name], kept_calls)
             for column, name in _names_of(variant).items()
             if name in values
         }

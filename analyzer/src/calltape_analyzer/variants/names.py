@@ -88,7 +88,7 @@ _OF_ENCODERS = frozenset({"input_ids", "inputs_embeds", "attention_mask"})
 
 
 def usual_dimension_name(
-    argument: str, path: str, rank: int, axis: int, beside: Collection[str] = ()
+    argument: str, path: str, rank: int, axis: int, shapes_beside: Collection[str] = ()
 ) -> str | None:
     """The name that an axis usually has in models of transformers, or None.
 
@@ -97,9 +97,9 @@ def usual_dimension_name(
         path: of the tensor below the argument; ``""`` if the argument is the tensor.
         rank: of the tensor.
         axis: from 0.
-        beside: the names of all arguments of the call.
+        shapes_beside: the names of all arguments of the call.
     """
-    is_of_encoder = argument in _OF_ENCODERS and not _OF_DECODERS.isdisjoint(beside)
+    is_of_encoder = argument in _OF_ENCODERS and not _OF_DECODERS.isdisjoint(shapes_beside)
     if is_of_encoder and _FLAT_RANKS.get(argument, 0) < rank < 4:
         return _ENCODER.get(axis)
     if "cross_attention" in path and axis == 2:
@@ -128,21 +128,21 @@ def own_dimension_name(argument: str, path: str, axis: int | None) -> str:
 
 def name_symbols(variant: VariantFacts) -> None:
     """Gives the symbols of a variant unique names."""
-    taken = UniqueNames()
+    names_taken = UniqueNames()
     for symbol in variant.symbols:
         name = _usual_name(variant, symbol)
-        if name is None or name in taken.names:
+        if name is None or name in names_taken.names:
             first = symbol.columns[0]
             path = variant.group.layout.path(first)
             name = own_dimension_name(path.argument, path.path, first.axis)
-        symbol.name = taken.add(name)
+        symbol.name = names_taken.add(name)
 
 
 def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
     """The first usual name of its dimensions. That of a flat batch comes last: one token of each
     sequence of a batch is a row of tokens, too."""
     group = variant.group
-    found: str | None = None
+    usual_name: str | None = None
     for column in symbol.columns:
         if column.axis is None:
             continue
@@ -153,8 +153,8 @@ def _usual_name(variant: VariantFacts, symbol: Symbol) -> str | None:
         )
         if usual is not None and usual != FLAT:
             return usual
-        found = found or usual
-    return found
+        usual_name = usual_name or usual
+    return usual_name
 
 
 _WITH, _WITHOUT = "decode", "prefill"
@@ -176,7 +176,7 @@ class _Key(NamedTuple):
 
 
 class _Phrase(NamedTuple):
-    """A part of a name, and whether it says nothing of what was passed."""
+    """A part of a name, and whether it is free of values that were passed."""
 
     text: str
     is_public: bool = True
@@ -192,17 +192,21 @@ def name_variants(variants: Sequence[VariantFacts], signature: Signature) -> Non
     features = [_features(variant) for variant in variants]
     absent = _absent(variants, features, signature)
     phrases = _Phrases(_distinguishing(features, absent), absent)
-    taken, told = UniqueNames(numbered="{} ({})"), UniqueNames(numbered="{} ({})")
-    for number, (variant, found) in enumerate(zip(variants, features, strict=True)):
-        own = phrases.of(found)
-        name = printable(", ".join(phrase.text for phrase in own)) or "main"
+    names, public_names = UniqueNames(numbered="{} ({})"), UniqueNames(numbered="{} ({})")
+    for number, (variant, phrases_of_variant) in enumerate(zip(variants, features, strict=True)):
+        distinguishing = phrases.of(phrases_of_variant)
+        name = printable(", ".join(phrase.text for phrase in distinguishing)) or "main"
         context = variant.group.layout.context
-        separating = [found[_Key("context")]] if context.effective_autocast or context.modes else []
-        separating += [found[_Key("default dtype")]] if context.dtype != FLOAT else []
-        variant.names_context = all(phrase in own for phrase in separating)
-        is_public = all(phrase.is_public for phrase in own)
-        variant.name = taken.add(name)
-        variant.public_name = told.add(name if is_public else f"variant {number}")
+        separating = (
+            [phrases_of_variant[_Key("context")]]
+            if context.effective_autocast or context.modes
+            else []
+        )
+        separating += [phrases_of_variant[_Key("default dtype")]] if context.dtype != FLOAT else []
+        variant.names_context = all(phrase in distinguishing for phrase in separating)
+        is_public = all(phrase.is_public for phrase in distinguishing)
+        variant.name = names.add(name)
+        variant.public_name = public_names.add(name if is_public else f"variant {number}")
 
 
 def _absent(
@@ -214,28 +218,32 @@ def _absent(
     layouts = [variant.group.layout for variant in variants]
     private = {name for layout in layouts for name in layout.arguments if not is_public(name)}
     private |= {str(place) for each in layouts for place in each.tensors if not place.is_public}
-    found: dict[_Key, _Phrase] = {}
-    for key in dict.fromkeys(key for own in features for key in own if key.kind == "has"):
+    absent: dict[_Key, _Phrase] = {}
+    for key in dict.fromkeys(
+        key for phrases_of_variant in features for key in phrases_of_variant if key.kind == "has"
+    ):
         name = key.of
         default = defaults.get(name)
         scalar = isinstance(default, bool | int | float | str)
         text = f"{name}={shown_constant(default)}" if scalar else f"no {name}"
         is_value = scalar and not isinstance(default, bool)
-        found[key] = _Phrase(text, name not in private and not is_value)
-    for key, phrase in (item for own in features for item in own.items()):
+        absent[key] = _Phrase(text, name not in private and not is_value)
+    for key, phrase in (
+        item for phrases_of_variant in features for item in phrases_of_variant.items()
+    ):
         if key.kind == "shared":
-            found[key] = phrase._replace(text=key.of)
-    return found
+            absent[key] = phrase._replace(text=key.of)
+    return absent
 
 
 def _distinguishing(features: Sequence[_Features], absent: _Features) -> dict[_Key, int]:
     """The features that tell variants apart which were equal in all features before, with their
     order. Looks at the features of each variant only, because the features of all others would be
     quadratic work."""
-    own = features[0] if features else {}
-    having: dict[_Key, list[int]] = {key: [] for key in (*own, *absent)}
-    for number, found in enumerate(features):
-        for key, value in found.items():
+    first_phrases = features[0] if features else {}
+    having: dict[_Key, list[int]] = {key: [] for key in (*first_phrases, *absent)}
+    for number, phrases_of_variant in enumerate(features):
+        for key, value in phrases_of_variant.items():
             if value != absent.get(key):
                 having.setdefault(key, []).append(number)
     part = [0] * len(features)
@@ -245,17 +253,17 @@ def _distinguishing(features: Sequence[_Features], absent: _Features) -> dict[_K
         moved: dict[tuple[int, _Phrase], list[int]] = {}
         for number in numbers:
             moved.setdefault((part[number], features[number][key]), []).append(number)
-        left = Counter(part[number] for number in numbers)
+        sizes_left = Counter(part[number] for number in numbers)
         # If all variants leave a part, the last group of them stays.
-        parts = sum(1 for at, count in left.items() if count == sizes[at])
+        parts = sum(1 for part_number, count in sizes_left.items() if count == sizes[part_number])
         if len(moved) == parts:
             continue
         chosen[key] = len(chosen)
-        for (at, _), alike in moved.items():
+        for (part_number, _), moved_together in moved.items():
             new = len(sizes)
-            sizes[new] = len(alike)
-            sizes[at] -= len(alike)
-            for number in alike:
+            sizes[new] = len(moved_together)
+            sizes[part_number] -= len(moved_together)
+            for number in moved_together:
                 part[number] = new
     return chosen
 
@@ -272,107 +280,117 @@ class _Phrases:
         self._absent = absent
         self._optional = [key for key in chosen if key in absent]
 
-    def of(self, found: _Features) -> list[_Phrase]:
+    def of(self, features: _Features) -> list[_Phrase]:
         """The phrases of a variant with these features."""
         chosen = self._chosen
-        own = sorted((chosen[key], one) for key, one in found.items() if one.text and key in chosen)
-        phrases = list(dict.fromkeys(one for _, one in own))
-        lacking = len(self._optional) - sum(key in self._absent for key in found if key in chosen)
+        ranked = sorted((chosen[key], p) for key, p in features.items() if p.text and key in chosen)
+        phrases = list(dict.fromkeys(phrase for _, phrase in ranked))
+        lacking = len(self._optional) - sum(
+            key in self._absent for key in features if key in chosen
+        )
         if len(phrases) + lacking > _MAX_PHRASES:
             shown = phrases[:_MAX_PHRASES] or [self._absent[key] for key in self._optional[:1]]
             return [*shown, _Phrase(f"and {len(phrases) + lacking - len(shown)} more")]
-        rest = [(chosen[key], self._absent[key]) for key in self._optional if key not in found]
-        return list(dict.fromkeys(one for _, one in sorted(own + rest)))
+        absent = [(chosen[key], self._absent[key]) for key in self._optional if key not in features]
+        return list(dict.fromkeys(phrase for _, phrase in sorted(ranked + absent)))
 
 
 def _features(variant: VariantFacts) -> dict[_Key, _Phrase]:
     """All features of a variant as phrases, the most informative first."""
     layout = variant.group.layout
-    found: dict[_Key, _Phrase] = {}
+    phrases: dict[_Key, _Phrase] = {}
     states = {name for name, node in layout.nodes.items() if is_cache_argument(name, node)}
     tensors = Counter(place.argument for place in layout.tensors)
     filled = any(place.argument in states and not place.private for place in layout.tensors)
     phase = "merged" if variant.completions else _WITH if filled else _WITHOUT
-    found[_Key("phase")] = _Phrase(phase)
-    found[_Key("context")] = _Phrase(layout.context.autocast_in_words())
-    found[_Key("default dtype")] = _Phrase(layout.context.dtype_in_words())
+    phrases[_Key("phase")] = _Phrase(phase)
+    phrases[_Key("context")] = _Phrase(layout.context.autocast_in_words())
+    phrases[_Key("default dtype")] = _Phrase(layout.context.dtype_in_words())
     if variant.conditions:
-        found[_Key("condition")] = _conditions(variant)
+        phrases[_Key("condition")] = _conditions(variant)
     constants = _constants(variant)
     for name in layout.arguments:
         if name not in states:
             is_tensor = name in tensors
-            own = constants.get(_Key("bool", name)) or constants.get(_Key("constant", name))
+            constant = constants.get(_Key("bool", name)) or constants.get(_Key("constant", name))
             present = _Phrase(f"{name} present", is_public(name))
-            found[_Key("has", name)] = present if is_tensor or not own else own
-    found |= constants
+            phrases[_Key("has", name)] = present if is_tensor or not constant else constant
+    phrases |= constants
     for place in layout.tensors:
         if place.path and place.argument not in states:
-            found[_Key("has", str(place))] = _Phrase(f"{place} present", place.is_public)
+            phrases[_Key("has", str(place))] = _Phrase(f"{place} present", place.is_public)
     for place, facts in zip(layout.tensors, variant.group.facts, strict=True):
-        path, told = str(place), place.is_public
+        path, is_public_path = str(place), place.is_public
         if place.argument not in states:
-            found[_Key("dtype", path)] = _Phrase(f"{path} {facts.dtype}", told)
-            found[_Key("rank", path)] = _Phrase(f"{path} of rank {facts.rank}", told)
+            phrases[_Key("dtype", path)] = _Phrase(f"{path} {facts.dtype}", is_public_path)
+            phrases[_Key("rank", path)] = _Phrase(f"{path} of rank {facts.rank}", is_public_path)
         if facts.memory:
-            found[_Key("memory", path)] = _Phrase(f"{path} {facts.memory}", told)
+            phrases[_Key("memory", path)] = _Phrase(f"{path} {facts.memory}", is_public_path)
         if facts.grad is not None:
             requires = "requires" if facts.grad else "requires no"
-            found[_Key("grad", path)] = _Phrase(f"{path} {requires} gradients", told)
+            phrases[_Key("grad", path)] = _Phrase(f"{path} {requires} gradients", is_public_path)
     for pair in variant.group.key.shared:
         text = pair.text(layout.tensors)
-        both = layout.tensors[pair.one], layout.tensors[pair.other]
+        paths = layout.tensors[pair.one], layout.tensors[pair.other]
         apart = pair.text(layout.tensors, negated=True)
-        told = all(place.is_public for place in both)
-        found[_Key("shared", apart)] = _Phrase(text, told)
+        is_public_path = all(place.is_public for place in paths)
+        phrases[_Key("shared", apart)] = _Phrase(text, is_public_path)
     for name in layout.arguments:
         text = f"{counted(tensors[name], 'tensor')} in {name}"
-        found[_Key("tensors", name)] = _Phrase(text, is_public(name))
-    return found
+        phrases[_Key("tensors", name)] = _Phrase(text, is_public(name))
+    return phrases
 
 
 def _conditions(variant: VariantFacts) -> _Phrase:
     """What the calls have in common: of a size it may be told, of an int not."""
     layout = variant.group.layout
-    told = [
-        isinstance(one, CounterIs)
-        or (isinstance(one, Fixed) and not one.column.is_int and layout.path(one.column).is_public)
-        for one in variant.conditions
+    are_public = [
+        isinstance(condition, CounterIs)
+        or (
+            isinstance(condition, Fixed)
+            and not condition.column.is_int
+            and layout.path(condition.column).is_public
+        )
+        for condition in variant.conditions
     ]
-    return _Phrase(", ".join(one.text(layout) for one in variant.conditions), all(told))
+    return _Phrase(
+        ", ".join(condition.text(layout) for condition in variant.conditions), all(are_public)
+    )
 
 
 def _constants(variant: VariantFacts) -> dict[_Key, _Phrase]:
     layout = variant.group.layout
-    found: dict[_Key, _Phrase] = {}
+    phrases: dict[_Key, _Phrase] = {}
     counts: Counter[_Key] = Counter()
 
     def add(kind: str, name: str, phrase: _Phrase) -> None:
         key = _Key(kind, name)
-        found[key._replace(number=counts[key])] = phrase
+        phrases[key._replace(number=counts[key])] = phrase
         counts[key] += 1
 
-    every = ((name, node) for name, root in layout.nodes.items() for node in walk(root))
-    for name, node in every:
-        told = is_public(name)
+    named_nodes = ((name, node) for name, root in layout.nodes.items() for node in walk(root))
+    for name, node in named_nodes:
+        is_public_name = is_public(name)
         if isinstance(node, EnumNode) or (isinstance(node, ConstantNode) and node.kind != "device"):
-            told = told and isinstance(node, ConstantNode) and is_name(node.name)
-            add("named", name, _Phrase(f"{name}={node.name}", told))
+            is_public_name = (
+                is_public_name and isinstance(node, ConstantNode) and is_name(node.name)
+            )
+            add("named", name, _Phrase(f"{name}={node.name}", is_public_name))
         if isinstance(node, BoolNode):
             is_top = layout.nodes[name] is node
             text = f"{name}={node.value}" if is_top else f"flags in {name}"
-            add("bool", name, _Phrase(text, told))
+            add("bool", name, _Phrase(text, is_public_name))
         if isinstance(node, ScalarNode) and str(layout.scalars[node.scalar]) in layout.ordered:
             cls = (node.type or node.kind).rpartition(":")[2]
-            add("class", name, _Phrase(f"{layout.scalars[node.scalar]} a {cls}", told))
+            add("class", name, _Phrase(f"{layout.scalars[node.scalar]} a {cls}", is_public_name))
     for place, value in variant.group.fixed():
         shown = shown_constant(value)
         is_long = isinstance(value, (str, bytes)) and len(value) > len(shown)
         is_whole = not is_long and repr(value) == shown
         text = f"{place}{'=' if is_whole else ' a '}{shown}"
-        found[_Key("constant", str(place))] = _Phrase(text, is_public=False)
+        phrases[_Key("constant", str(place))] = _Phrase(text, is_public=False)
     for column, path in zip(layout.int_columns, layout.ints, strict=True):
         if not variant.dimensions[column].dynamic and path.owner is None:
             text = f"{path}={shown_value(variant.rows.value(0, column))}"
-            found[_Key("int", str(path))] = _Phrase(text, is_public=False)
-    return found
+            phrases[_Key("int", str(path))] = _Phrase(text, is_public=False)
+    return phrases

@@ -38,8 +38,8 @@ Values = tuple[int, ...]
 
 
 def splits_of(group: Group) -> list[VariantFacts]:
-    """The parts of a group that no program could serve together, as variants of which nothing is
-    decided yet; each row is in one of them."""
+    """The parts of a group that need programs of their own, as variants without decisions. Each row
+    is in one of them."""
     done: list[VariantFacts] = []
     waiting = [VariantFacts(group, group.rows)]
     while waiting:
@@ -74,28 +74,28 @@ def _by_nothing_yet(split: VariantFacts) -> list[VariantFacts]:
             zero[column.index].append(column)
     for columns in zero.values():
         for column in columns:
-            own = [value == 0 for value in rows.values(column)]
-            alike = [c for c in columns if [v == 0 for v in rows.values(c)] == own]
-            if len(alike) > 1 and len(rows.distinct(column)) == 2:
+            zeros = [value == 0 for value in rows.values(column)]
+            same_columns = [c for c in columns if [v == 0 for v in rows.values(c)] == zeros]
+            if len(same_columns) > 1 and len(rows.distinct(column)) == 2:
                 empty = Fixed(column, 0)
                 return [_having(split, empty), _having(split, Fixed(column, 0, negated=True))]
     return []
 
 
 def _by_broadcast(split: VariantFacts) -> list[VariantFacts]:
-    asked = [column for column in split.rows.columns if _may_be_broadcast(split.rows, column)]
-    if not asked:
+    candidates = [column for column in split.rows.columns if _may_be_broadcast(split.rows, column)]
+    if not candidates:
         return []
     lines = _SizeLines(split)
     # Dimensions of one line with equal alignment get the same answer.
     each: dict[tuple[int, int], Column] = {}
-    for column in asked:
+    for column in candidates:
         each.setdefault((lines.line(column), lines.alignment(column)), column)
     for column in each.values():
         if lines.is_broadcast(column) and not lines.is_explained(column):
             split.capped |= lines.capped
-            one = Fixed(column, 1)
-            return [_having(split, one), _having(split, Fixed(column, 1, negated=True))]
+            fixed = Fixed(column, 1)
+            return [_having(split, fixed), _having(split, Fixed(column, 1, negated=True))]
     split.capped |= lines.capped
     return []
 
@@ -122,7 +122,7 @@ class _SizeLines:
             first.setdefault(rows.line(column), column)
         self._values = {line: rows.values(column) for line, column in first.items()}
         self._every = set(self._values.values())
-        self._ends = {(own[0], own[-1]) for own in self._every}
+        self._ends = {(line[0], line[-1]) for line in self._every}
         self._varied = {
             self._values[line]: None
             for line, column in first.items()
@@ -146,34 +146,37 @@ class _SizeLines:
     def is_broadcast(self, column: Column) -> bool:
         """Whether an aligned dimension equals this one in all rows in which this one is not 1, and
         is larger in a row in which it is 1."""
-        own = self._values[self.line(column)]
-        candidates = self._aligned[self.alignment(column)].with_one_of(own)
-        found = any(_is_broadcast_to(own, other) for other in candidates[:_MAX_LINES_COMPARED])
-        self.capped |= not found and len(candidates) > _MAX_LINES_COMPARED
-        return found
+        line = self._values[self.line(column)]
+        candidates = self._aligned[self.alignment(column)].with_one_of(line)
+        is_broadcast = any(_is_broadcast_to(line, c) for c in candidates[:_MAX_LINES_COMPARED])
+        self.capped |= not is_broadcast and len(candidates) > _MAX_LINES_COMPARED
+        return is_broadcast
 
     def is_explained(self, column: Column) -> bool:
         """Whether this dimension is a part or the total of a sum that always held."""
-        own = self._values[self.line(column)]
-        varied = (other for other in self._varied if other != own)
-        found = any(self._are_in_a_sum(own, other) for other in islice(varied, _MAX_LINES_COMPARED))
-        self.capped |= not found and len(self._varied) > _MAX_LINES_COMPARED
-        return found
+        line = self._values[self.line(column)]
+        varied = (other_line for other_line in self._varied if other_line != line)
+        is_sum = any(self._are_in_a_sum(line, o) for o in islice(varied, _MAX_LINES_COMPARED))
+        self.capped |= not is_sum and len(self._varied) > _MAX_LINES_COMPARED
+        return is_sum
 
-    def _are_in_a_sum(self, own: Values, other: Values) -> bool:
-        if self._made(own, 1, other) is not None:
+    def _are_in_a_sum(self, line: Values, other_line: Values) -> bool:
+        if self._combined_line(line, 1, other_line) is not None:
             return True
-        rest, part = self._made(other, -1, own), self._made(own, -1, other)
-        return (rest in self._varied and rest != own) or (
-            part in self._varied and part not in (own, other)
+        difference, part = (
+            self._combined_line(other_line, -1, line),
+            self._combined_line(line, -1, other_line),
+        )
+        return (difference in self._varied and difference != line) or (
+            part in self._varied and part not in (line, other_line)
         )
 
-    def _made(self, one: Values, sign: int, two: Values) -> Values | None:
+    def _combined_line(self, first: Values, sign: int, two: Values) -> Values | None:
         """The sum or difference of two lines, if there is such a line."""
-        if (one[0] + sign * two[0], one[-1] + sign * two[-1]) not in self._ends:
+        if (first[0] + sign * two[0], first[-1] + sign * two[-1]) not in self._ends:
             return None
-        made = tuple(a + sign * b for a, b in zip(one, two, strict=True))
-        return made if made in self._every else None
+        line = tuple(a + sign * b for a, b in zip(first, two, strict=True))
+        return line if line in self._every else None
 
 
 class _Aligned:
@@ -183,22 +186,22 @@ class _Aligned:
         self.lines: dict[int, Values] = {}
         self._having: dict[tuple[int, int], list[Values]] = {}
 
-    def with_one_of(self, own: Values) -> Sequence[Values]:
+    def with_one_of(self, values: Values) -> Sequence[Values]:
         """The lines, without most lines that differ from one in a row in which it is not 1."""
-        every = list(self.lines.values()) if not self._having else []
-        if every and len(every) <= _FEW:
-            return every
-        places = range(0, len(own), -(-len(own) // _MAX_PLACES))
-        for line in every:
-            for at in places:
-                self._having.setdefault((at, line[at]), []).append(line)
-        informative = [at for at in places if own[at] != 1]
+        lines = list(self.lines.values()) if not self._having else []
+        if lines and len(lines) <= _FEW:
+            return lines
+        places = range(0, len(values), -(-len(values) // _MAX_PLACES))
+        for line in lines:
+            for place in places:
+                self._having.setdefault((place, line[place]), []).append(line)
+        informative = [place for place in places if values[place] != 1]
         if not informative:
             return list(self.lines.values())
-        return min((self._having[at, own[at]] for at in informative), key=len)
+        return min((self._having[place, values[place]] for place in informative), key=len)
 
 
-def _is_broadcast_to(own: Values, other: Values) -> bool:
-    return all(a in (1, b) for a, b in zip(own, other, strict=True)) and any(
-        a == 1 < b for a, b in zip(own, other, strict=True)
+def _is_broadcast_to(line: Values, other_line: Values) -> bool:
+    return all(a in (1, b) for a, b in zip(line, other_line, strict=True)) and any(
+        a == 1 < b for a, b in zip(line, other_line, strict=True)
     )

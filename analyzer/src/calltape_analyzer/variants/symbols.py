@@ -42,24 +42,26 @@ class Relation(NamedTuple):
         return sum(factor * values[symbol] for factor, symbol in self.terms) + self.constant
 
 
-def refuted(relation: Relation, every: Sequence[Sequence[int]], own: Sequence[int]) -> int | None:
+def refuted(
+    relation: Relation, values_of: Sequence[Sequence[int]], expected: Sequence[int]
+) -> int | None:
     """The number of the first row in which a relation does not hold; None if it always holds.
 
     Args:
         relation: found in some rows.
-        every: per symbol its value in each row.
-        own: the values of the symbol that follows.
+        values_of: per symbol its value in each row.
+        expected: the values of the symbol that follows.
     """
-    terms = [(factor, every[symbol]) for factor, symbol in relation.terms]
+    terms = [(factor, values_of[symbol]) for factor, symbol in relation.terms]
     if len(terms) == 1:
         ((factor, values),) = terms
-        made = (factor * value + relation.constant for value in values)
+        products = (factor * value + relation.constant for value in values)
     else:
         columns = zip(*(values for _, values in terms), strict=True)
         factors = [factor for factor, _ in terms]
-        made = (sum(map(mul, factors, values)) + relation.constant for values in columns)
-    pairs = zip(made, own, strict=True)
-    return next((at for at, (value, got) in enumerate(pairs) if value != got), None)
+        products = (sum(map(mul, factors, values)) + relation.constant for values in columns)
+    pairs = zip(products, expected, strict=True)
+    return next((place for place, (value, got) in enumerate(pairs) if value != got), None)
 
 
 @dataclass
@@ -88,8 +90,8 @@ class Symbol:
         """What all values are multiples of, if that is 4 or more (images, patches, blocks), else 1:
         their greatest common divisor. Of a single value, which says little, a power of two that
         divides it, 32 at most."""
-        found = gcd(*self.values) if self.varied else gcd(self.values[0], _MAX_UNIT_OF_ONE)
-        return found if found >= _MIN_UNIT and any(self.values) else 1
+        unit = gcd(*self.values) if self.varied else gcd(self.values[0], _MAX_UNIT_OF_ONE)
+        return unit if unit >= _MIN_UNIT and any(self.values) else 1
 
     @cached_property
     def varied(self) -> bool:
@@ -128,14 +130,14 @@ def symbols_of(
 def _relate_totals(symbols: Sequence[Symbol], free: _Parts) -> None:
     """Relates totals that came before their parts, and so seemed to follow from nothing."""
     used = {f for s in symbols if s.relation is not None for _, f in s.relation.terms}
-    every = _Parts(symbols)
+    parts = _Parts(symbols)
     for i, symbol in enumerate(symbols):
         if symbol.varied:
-            every.add(i)
+            parts.add(i)
     for i in list(free):
         if i in used:
             continue
-        relation = symbols[i].relation = _relation(symbols, i, free, every)
+        relation = symbols[i].relation = _relation(symbols, i, free, parts)
         if relation is not None:
             used.update(f for _, f in relation.terms)
             free.remove(i)
@@ -245,29 +247,33 @@ class _Parts:
             )
             if f != i and form.size % size == 0
         )
-        found = [f for f in (next(shifted, None), next(multiples, None)) if f is not None]
-        if not found:
+        candidates = [f for f in (next(shifted, None), next(multiples, None)) if f is not None]
+        if not candidates:
             return None
-        given = min(found, key=self._place.__getitem__)
-        factor, constant = self._forms[given].line_to(form)
-        return Relation(((factor, given),), constant)
+        nearest = min(candidates, key=self._place.__getitem__)
+        factor, constant = self._forms[nearest].line_to(form)
+        return Relation(((factor, nearest),), constant)
 
     def sum_to(self, i: int) -> tuple[int, int] | None:
-        """The first two other symbols of which a symbol is the sum."""
+        """The first two other symbols whose sum a symbol always is."""
         values = self._symbols[i].values
         parts = [part for part in self._head if part != i][:MAX_SYMBOLS_FOR_SUMS]
         ends = self._by_ends()
-        for at, part in enumerate(parts):
-            own = self._symbols[part].values
-            for other in ends.get((values[0] - own[0], values[-1] - own[-1]), ()):
-                if other in parts[at + 1 :] and self._is_sum(own, other, values):
-                    return part, other
+        for position, part in enumerate(parts):
+            part_values = self._symbols[part].values
+            for other_part in ends.get(
+                (values[0] - part_values[0], values[-1] - part_values[-1]), ()
+            ):
+                if other_part in parts[position + 1 :] and self._is_sum(
+                    part_values, other_part, values
+                ):
+                    return part, other_part
         return None
 
     def is_capped(self, i: int) -> bool:
         """Whether a symbol was not compared with all symbols."""
-        many = len(self._place) - (i in self._place) > MAX_SYMBOLS_FOR_SUMS
-        return many or len(self._by_factor.get(self._form(i).up_to_factor, ())) > _MAX_MULTIPLES
+        others = len(self._place) - (i in self._place) > MAX_SYMBOLS_FOR_SUMS
+        return others or len(self._by_factor.get(self._form(i).up_to_factor, ())) > _MAX_MULTIPLES
 
     def _form(self, i: int) -> _LinearForm:
         if i not in self._forms:
@@ -283,8 +289,8 @@ class _Parts:
                 self._ends.setdefault((values[0], values[-1]), []).append(part)
         return self._ends
 
-    def _is_sum(self, own: Sequence[int], other: int, values: Sequence[int]) -> bool:
-        pairs = zip(own, self._symbols[other].values, values, strict=True)
+    def _is_sum(self, part_values: Sequence[int], other_part: int, values: Sequence[int]) -> bool:
+        pairs = zip(part_values, self._symbols[other_part].values, values, strict=True)
         return all(x + y == z for x, y, z in pairs)
 
 

@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field
 
 from calltape_analyzer.observing.distinctions import structure_values
 from calltape_analyzer.observing.groups import shown_constant
-from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.memory_layout import LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.size_table import Column, Span
 from calltape_analyzer.plain_data import PlainData, Sketch
@@ -208,13 +207,13 @@ class VariantFindings(PlainData):
         """The symbols."""
         rows = [
             (
-                one.name,
-                listed(one.dimensions),
-                shown_range(one.min, one.max),
-                one.expression or "",
-                len(one.warnings) or "",
+                symbol.name,
+                listed(symbol.dimensions),
+                shown_range(symbol.min, symbol.max),
+                symbol.expression or "",
+                len(symbol.warnings) or "",
             )
-            for one in self.symbols
+            for symbol in self.symbols
         ]
         facts: list[tuple[str, object]] = [
             ("calls", self.calls),
@@ -270,13 +269,13 @@ def _tensor(
     path = group.layout.tensors[number]
     dimensions = []
     for axis, column in enumerate(group.dimensions(number)):
-        found = variant.dimensions[column]
+        decision = variant.dimensions[column]
         range_ = _range(variant, column)
         dimensions.append(
             DimensionFinding(
                 axis=axis,
-                dynamic=found.dynamic,
-                reason=found.reason,
+                dynamic=decision.dynamic,
+                reason=decision.reason,
                 min=range_.min,
                 max=range_.max,
                 symbol=by_column.get(column),
@@ -298,10 +297,10 @@ def _layouts(variant: VariantFacts, number: int) -> tuple[LayoutSeen, ...]:
     """How many calls had which layout of a tensor; those of all calls of the group if it had
     several, because a group does not know which sizes had which."""
     group = variant.group
-    found = group.formats[number].most_common() if group.formats else []
-    if len(found) == 1:
-        found = [(found[0][0], variant.calls)]
-    return tuple(LayoutSeen(name=name, calls=calls) for name, calls in found)
+    layouts = group.formats[number].most_common() if group.formats else []
+    if len(layouts) == 1:
+        layouts = [(layouts[0][0], variant.calls)]
+    return tuple(LayoutSeen(name=name, calls=calls) for name, calls in layouts)
 
 
 def _int(
@@ -335,9 +334,9 @@ def _notes(variant: VariantFacts) -> Iterator[str]:
     for place in variant.group.varying:
         yield f"{place} ({place.kind}) varies: a trace has that of one call"
     for column, sizes in variant.counted.items():
-        found = variant.dimensions[column]
+        decision = variant.dimensions[column]
         wider = sizes.wider_range()
-        if wider is not None and not found.dynamic and found.reason != "counter":
+        if wider is not None and not decision.dynamic and decision.reason != "counter":
             yield f"{variant.group.layout.column_name(column)} is constant, but {wider}"
     yield from _unrecorded(variant)
     group = variant.group
@@ -357,17 +356,17 @@ def _notes(variant: VariantFacts) -> Iterator[str]:
 
 
 def _unrecorded(variant: VariantFacts) -> Iterator[str]:
-    """The objects of each argument of which nothing is on the tape. Their tensors are missing from
-    all that is said of the variant."""
+    """Notes on objects of which the tape has nothing. Their tensors are missing from all findings
+    about the variant."""
     for argument, root in variant.group.layout.nodes.items():
         opaque = [node for node in walk(root) if isinstance(node, OpaqueNode) and node.of is None]
         if has_data_keys(root):
             yield f"{argument} has a dict of which no entry is told: {DATA_KEYS}"
-        found = Counter((node.type, node.reason) for node in opaque if node.reason != DATA_KEYS)
-        if not found:
+        counts = Counter((node.type, node.reason) for node in opaque if node.reason != DATA_KEYS)
+        if not counts:
             continue
-        (name, reason), calls = found.most_common(1)[0]
-        more = f", and {counted(len(found) - 1, 'other kind')}" if len(found) > 1 else ""
+        (name, reason), calls = counts.most_common(1)[0]
+        more = f", and {counted(len(counts) - 1, 'other kind')}" if len(counts) > 1 else ""
         objects = "an object" if calls == 1 else f"{calls} objects"
         yield f"{argument} has {objects} of {name} that the tape lacks ({reason}){more}"
 
@@ -416,7 +415,7 @@ def warnings_of(variant: VariantFacts, symbol: Symbol, *, has_range: bool = True
         has_range: whether a wider range over the whole traffic is among them.
     """
     counted = [variant.counted[column] for column in symbol.columns if column in variant.counted]
-    wider = filter(None, (one.wider_range() for one in counted if has_range))
+    wider = filter(None, (counted_sizes.wider_range() for counted_sizes in counted if has_range))
     yield from map(str, islice(wider, 1))
     yield from _warnings_of_counted(variant, symbol)
     if variant.calls == 1:
@@ -445,20 +444,20 @@ def may_be_chance(variant: VariantFacts, symbol: Symbol) -> bool:
 
 def _warnings_of_counted(variant: VariantFacts, symbol: Symbol) -> Iterator[str]:
     """In what the counted calls differ from the calls on the tape."""
-    known = [
+    counted_columns = [
         (column, variant.counted[column]) for column in symbol.columns if column in variant.counted
     ]
-    if symbol.relation is not None and known:
+    if symbol.relation is not None and counted_columns:
         terms = [i for _, i in symbol.relation.terms]
         spans = {i: variant.span(*variant.symbols[i].columns) for i in terms}
-        own = variant.span(*symbol.columns)
+        own_span = variant.span(*symbol.columns)
         low = symbol.relation.value({i: span.min for i, span in spans.items()})
         high = symbol.relation.value({i: span.max for i, span in spans.items()})
-        if own.min < low or own.max > high:
+        if own_span.min < low or own_span.max > high:
             yield f"{expression(variant, symbol)} held in the kept calls, but not in all"
-    for column, other in known[1:]:
-        if other.values != known[0][1].values and not other.shared_with:
-            names = [variant.group.layout.column_name(c) for c in (known[0][0], column)]
+    for column, other_counted in counted_columns[1:]:
+        if other_counted.values != counted_columns[0][1].values and not other_counted.shared_with:
+            names = [variant.group.layout.column_name(c) for c in (counted_columns[0][0], column)]
             yield f"{' and '.join(names)} were equal in the kept calls, but not in all"
             return
 
@@ -467,6 +466,17 @@ ARGUMENTS = ("argument", "dtype", "shape or value")
 SYMBOLS = ("symbol", "sizes", "always")
 
 Row = tuple[str, str, str]
+
+
+class HasFindings(Protocol):
+    """A variant that was analyzed."""
+
+    facts: VariantFacts
+
+    @property
+    def findings(self) -> VariantFindings:
+        """Everything that is known of it, as plain data."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -491,41 +501,37 @@ class VariantTable:
     notes: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, found: VariantFindings, layout: ArgumentLayout) -> VariantTable:
-        """The table of a variant.
-
-        Args:
-            found: its findings.
-            layout: of its arguments.
-        """
-        calls = counted(found.calls, "call")
-        if found.all_calls is not None and found.all_calls > found.calls:
-            calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
-        facts = [("called with", found.context)] if found.context is not None else []
-        if found.conditions:
-            facts.append(("where", ", ".join(found.conditions)))
+    def of(cls, variant: HasFindings) -> VariantTable:
+        """The table of a variant."""
+        findings, layout = variant.findings, variant.facts.group.layout
+        calls = counted(findings.calls, "call")
+        if findings.all_calls is not None and findings.all_calls > findings.calls:
+            calls = f"kept {findings.calls:,} of {counted(findings.all_calls, 'call')}"
+        facts = [("called with", findings.context)] if findings.context is not None else []
+        if findings.conditions:
+            facts.append(("where", ", ".join(findings.conditions)))
         return cls(
-            name=found.name,
-            calls=f"{calls}, first call {found.address or found.first_call}",
+            name=findings.name,
+            calls=f"{calls}, first call {findings.address or findings.first_call}",
             facts=tuple(facts),
             # A program wants what is True, None, a dtype or the like, and not its default.
             arguments=(
-                *_arguments(found),
+                *_arguments(findings),
                 *(
                     (value.place, value.kind, value.text)
                     for value in structure_values(layout)
                     if value.place in layout.nodes
                 ),
             ),
-            symbols=tuple(symbol_rows(found)),
-            notes=(*_layout_notes(found), *(("warning", text) for text in found.warnings())),
+            symbols=tuple(symbol_rows(findings)),
+            notes=(*_layout_notes(findings), *(("warning", text) for text in findings.warnings())),
         )
 
     @property
     def tables(self) -> list[tuple[Row, tuple[Row, ...]]]:
         """The head and the rows of each table that has any."""
-        both = (ARGUMENTS, self.arguments), (SYMBOLS, self.symbols)
-        return [(head, rows) for head, rows in both if rows]
+        tables = (ARGUMENTS, self.arguments), (SYMBOLS, self.symbols)
+        return [(head, rows) for head, rows in tables if rows]
 
     def lines(self, width: int | None) -> Iterator[str]:
         """The text that ``calltape variants`` prints, for a terminal of this width."""
@@ -539,7 +545,7 @@ class VariantTable:
             yield from fitted(f"{name}: {text}", width)
 
     def sketch(self) -> Sketch:
-        """The same for notebooks."""
+        """The table for notebooks."""
         notes = [f"{name}: {text}" for name, text in self.notes]
         below = [Sketch(head=SYMBOLS, rows=self.symbols, lines=notes)]
         return Sketch(
@@ -551,7 +557,7 @@ class VariantTable:
         )
 
     def document(self) -> dict[str, Any]:
-        """The same for the page of the viewer: lists and texts."""
+        """The table for the viewer's page: lists and texts."""
         return {
             "name": self.name,
             "calls": self.calls,
@@ -561,27 +567,27 @@ class VariantTable:
         }
 
 
-def _arguments(found: VariantFindings) -> Iterator[Row]:
-    places = ((f"{t.argument}{t.path}", (t.dtype, t.shape)) for t in found.tensors)
+def _arguments(findings: VariantFindings) -> Iterator[Row]:
+    places = ((f"{t.argument}{t.path}", (t.dtype, t.shape)) for t in findings.tensors)
     for name, (dtype, shape) in merge_alike(places):
         yield name, dtype, f"[{', '.join(map(str, shape))}]"
-    for given in found.ints:
-        if given.counts is not None:
-            value = f"counts {given.counts}"
-        elif given.dynamic:
-            value = given.symbol or _span(given.min, given.max)
+    for int_finding in findings.ints:
+        if int_finding.counts is not None:
+            value = f"counts {int_finding.counts}"
+        elif int_finding.dynamic:
+            value = int_finding.symbol or _span(int_finding.min, int_finding.max)
         else:
-            value = shown_value(given.min)
-        yield given.name, "int", value
-    for place, constant in found.constants.items():
+            value = shown_value(int_finding.min)
+        yield int_finding.name, "int", value
+    for place, constant in findings.constants.items():
         yield place, type(constant).__name__, shown_constant(constant)
-    for place, kind in found.varying.items():
+    for place, kind in findings.varying.items():
         yield place, kind, "varies"
 
 
-def symbol_rows(found: VariantFindings) -> Iterator[Row]:
+def symbol_rows(findings: VariantFindings) -> Iterator[Row]:
     """A row per symbol, under the head SYMBOLS."""
-    for symbol in found.symbols:
+    for symbol in findings.symbols:
         sizes = _span(symbol.min, symbol.max)
         count = f" ({symbol.distinct} sizes)" if symbol.distinct > 1 else ""
         yield symbol.name, f"{sizes}{count}", symbol.expression or ""
@@ -591,7 +597,7 @@ def _span(low: int, high: int) -> str:
     return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"
 
 
-def _layout_notes(found: VariantFindings) -> Iterator[tuple[str, str]]:
-    layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
+def _layout_notes(findings: VariantFindings) -> Iterator[tuple[str, str]]:
+    layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in findings.tensors)
     for name, words in merge_alike((name, words) for name, words in layouts if words is not None):
         yield f"layout of {name}", words

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other, OtherNote
-from calltape_analyzer.foreign_errors import ErrorKind, Raised
+from calltape_analyzer.foreign_errors import ErrorMeaning, Raised
 from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.reasons import Sampled, Tried
 from calltape_analyzer.programs.strategies import Strategy
@@ -35,7 +35,7 @@ def _state_names(names: tuple[str, ...]) -> str:
 
 def draws_text(generators: tuple[str, ...]) -> str:
     """A clause that a model draws random numbers, with the names of the generators."""
-    owners = joined(["Python's random" if one == "random" else one for one in generators], 4)
+    owners = joined(["Python's random" if owner == "random" else owner for owner in generators], 4)
     return f"the model draws random numbers with {owners}"
 
 
@@ -138,13 +138,13 @@ def _came_to(note: notes.Probed) -> str:
     if not note.sizes and not note.varied:
         return ": none varied in the recorded calls"
     if not note.sizes:
-        at = f": the model itself raised an error at {counted(note.declined, 'size')}"
-        return at if note.declined else ""
+        declined = f": the model itself raised an error at {counted(note.declined, 'size')}"
+        return declined if note.declined else ""
     if note.agreed == note.sizes:
         return ": the same as the model"
     parts = [f"the same as the model at {note.agreed}"]
-    if rest := note.sizes - note.agreed - note.wrong:
-        parts.append(f"rejected or failed at {rest}")
+    if untried := note.sizes - note.agreed - note.wrong:
+        parts.append(f"rejected or failed at {untried}")
     if note.wrong:
         parts.append(f"other values at {note.wrong}")
     return f": {', '.join(parts)}"
@@ -454,7 +454,7 @@ WORDS = {
     Sampled: _sampled,
     Other: "{text}",
     Raised: lambda fact: (
-        f"{fact.error}: {fact.said}" + _BEYOND * (ErrorKind.BEYOND_MEMORY in fact.kinds)
+        f"{fact.error}: {fact.said}" + _BEYOND * (ErrorMeaning.BEYOND_MEMORY in fact.kinds)
     ),
     reasons.Because: lambda fact: _WHYS[fact.why],
     reasons.Cause: _cause,

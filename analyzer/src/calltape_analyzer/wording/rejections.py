@@ -56,8 +56,8 @@ def _range(fact: reasons.OutOfRange) -> str:
 
 
 def _value(fact: reasons.OtherValue) -> str:
-    wanted = "another" if fact.wanted is None else fact.wanted
-    return f"{fact.place} is {fact.got}; this program has {wanted}"
+    expected = "another" if fact.wanted is None else fact.wanted
+    return f"{fact.place} is {fact.got}; this program has {expected}"
 
 
 def _unverified(fact: reasons.Unverified) -> str:
@@ -120,7 +120,7 @@ def guard_in_words(text: str, names: Mapping[str, str]) -> str:
         return identifiers.setdefault(name, f"input_{len(identifiers)}_")
 
     sentence = _translated(INPUT.sub(identifier, text.strip()).replace(".size()", ""))
-    by_identifier = {one: name for name, one in identifiers.items()}
+    by_identifier = {identifier: name for name, identifier in identifiers.items()}
     return re.sub(r"\binput_\d+_", lambda match: by_identifier.get(match[0], match[0]), sentence)
 
 
@@ -128,7 +128,7 @@ def assertion_in_words(condition: str) -> str:
     """An assertion as a sentence: ``a number computed from the inputs is not 1``."""
     sentence = _translated(condition)
     symbols = sorted(set(_SYMBOL.findall(sentence)))
-    numbers = [one for one in symbols if not one.startswith("s")]
+    numbers = [number for number in symbols if not number.startswith("s")]
     if len(_SYMBOL.findall(sentence)) == 1 and numbers and sentence.startswith(f"{numbers[0]} is "):
         return sentence.replace(numbers[0], "a number computed from the inputs", 1)
     names = _numbered("number", numbers) | _numbered("input", [*{*symbols} - {*numbers}])
@@ -178,7 +178,7 @@ class _Simplifier(ast.NodeTransformer):
         if name in _FUNCTIONS:
             node.func = ast.Name(_FUNCTIONS[name])
         if _FUNCTIONS.get(name) in ("max", "min"):
-            nested = [one.args if _is_call(one, _FUNCTIONS[name]) else [one] for one in node.args]
+            nested = [a.args if _is_call(a, _FUNCTIONS[name]) else [a] for a in node.args]
             node.args = list(chain.from_iterable(nested))
         return node
 

@@ -31,13 +31,14 @@ def last_lines(variant_verdicts: Sequence[VariantVerdict]) -> list[str]:
     order: tuple[Scope, ...] = ("general", "recorded sizes only", "results only", "rejected")
     if len(variant_verdicts) <= _MAX_LINES:
         return [
-            str(one) for one in sorted(variant_verdicts, key=lambda one: order.index(one.scope))
+            str(verdict)
+            for verdict in sorted(variant_verdicts, key=lambda verdict: order.index(verdict.scope))
         ]
     lines: list[str] = []
     for scope in order:
-        variants = [one for one in variant_verdicts if one.scope == scope]
+        variants = [verdict for verdict in variant_verdicts if verdict.scope == scope]
         if variants:
-            names = some_of([printable(one.variant) for one in variants], _MAX_NAMED)
+            names = some_of([printable(verdict.variant) for verdict in variants], _MAX_NAMED)
             count, calls = counted(len(variants), "variant"), _new_calls(variants[0])
             lines.append(f"{scope}: {count} ({names}): {calls}")
     return lines
@@ -71,11 +72,13 @@ def _sizes(fact: VariantVerdict) -> str:
         free = f", with any {_listed(fact.open)}" if fact.open else ""
         parts.append(f"new calls need a recorded {_listed(fact.closed)}{free}")
     if not parts and fact.open:
-        beside = f" (accepts {fact.taken} of {counted(fact.tried, 'unrecorded size')})"
-        parts.append(f"new calls may have any {_listed(fact.open)}{beside if fact.tried else ''}")
+        unrecorded = f" (accepts {fact.taken} of {counted(fact.tried, 'unrecorded size')})"
+        parts.append(
+            f"new calls may have any {_listed(fact.open)}{unrecorded if fact.tried else ''}"
+        )
     if not parts:
-        same = f"no size varied in {counted(fact.calls, 'call')}, and new calls need the same"
-        parts.append(same)
+        unvaried = f"no size varied in {counted(fact.calls, 'call')}, and new calls need the same"
+        parts.append(unvaried)
     return ", ".join(parts)
 
 

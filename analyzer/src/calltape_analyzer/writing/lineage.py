@@ -116,12 +116,12 @@ def _coverage(
 
 def count_intact(segments: Iterable[Segment]) -> int:
     """How many intact calls the files have."""
-    return sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
+    return sum(len(segment.numbers) - segment.left_out - segment.damaged for segment in segments)
 
 
 def unkept_of(segments: Sequence[Segment]) -> InputsTable:
-    """The counted inputs of calls that were seen but not kept. They do not apply to a selection of
-    calls, because nobody knows which of them would have been selected."""
+    """The counted inputs of calls that were seen but not kept. A selection of calls has none,
+    because it is unknown which of them it would have included."""
     unkept = InputsTable()
     for segment in segments:
         table = segment.table
@@ -239,8 +239,8 @@ def derived_manifest(
         )
     # The new file takes the place of the first file of its recording.
     places = [part.manifest.segment for part in recordings[0] if not part.is_ahead]
-    known = [place for place in places if place is not None]
-    has_place = known and len(known) == len(places) and not numbering.changes
+    places_known = [place for place in places if place is not None]
+    has_place = places_known and len(places_known) == len(places) and not numbering.changes
     step = Step(
         verb=verb,
         tool="calltape",
@@ -256,7 +256,7 @@ def derived_manifest(
         update={
             "minor": max(MINOR, first.minor),
             "tape": numbering.tape,
-            "segment": min(known, key=lambda place: place.number) if has_place else None,
+            "segment": min(places_known, key=lambda place: place.number) if has_place else None,
             "history": (*steps, step),
         }
     )

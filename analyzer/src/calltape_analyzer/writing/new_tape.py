@@ -121,12 +121,12 @@ class NewTape:
             keys = frozenset(
                 leaf.key for tree in sides for leaf in tree.facts() if leaf.key is not None
             )
-        kept = self._references(call, number, keys)
+        references = self._references(call, number, keys)
         facts = call.document().items()
         document = {k: v for k, v in facts if v is not None and k not in ("at", "blob")}
-        if kept:
-            document["at"] = list(kept.values())
-        blob = call.blob_facts(kept)
+        if references:
+            document["at"] = list(references.values())
+        blob = call.blob_facts(references)
         parts: list[Any] = []
         if blob is not None:
             # A large blob is streamed in a group of its own, so that a read error loses no other
@@ -134,16 +134,20 @@ class NewTape:
             is_large = blob.size >= _GROUP_BYTES
             if is_large:
                 self._commit()
-            parts = [_Streamed(call, kept, blob.size)] if is_large else list(call.raw_blob(kept))
+            parts = (
+                [_Streamed(call, references, blob.size)]
+                if is_large
+                else list(call.raw_blob(references))
+            )
         sums = NO_CHECKSUMS if blob is None else Checksums(blob.checksum, blob.steps or b"")
         self._write(number, document, parts, sums)
-        if blob is not None or kept:
-            self._remember(call, number, kept, keys)
+        if blob is not None or references:
+            self._remember(call, number, references, keys)
 
     def _references(self, call: Call, number: int, keys: Container[str]) -> dict[str, Reference]:
         """The references of a call that stay, by key, with new call numbers. References for other
         keys than those of its leaves, as a forged tape may have them, are dropped."""
-        kept: dict[str, Reference] = {}
+        references: dict[str, Reference] = {}
         for key, (earlier, name, axis) in call.references.items():
             copied = self._copies.get((call.segment, earlier))
             if copied is not None and (copied[1] is None or name in copied[1]):
@@ -153,16 +157,16 @@ class NewTape:
                 target, new_name = moved or (number, name)
             if target < number and key in keys:
                 reference = (key, target, new_name)
-                kept[key] = reference if axis is None else (*reference, axis)
-        return kept
+                references[key] = reference if axis is None else (*reference, axis)
+        return references
 
     def _remember(
-        self, call: Call, number: int, kept: Container[str], keys: frozenset[str]
+        self, call: Call, number: int, kept_keys: Container[str], keys: frozenset[str]
     ) -> None:
         """Remembers where the tensors of a call are on the new tape, including tensors of earlier
         calls that were written with it."""
         file = call.segment
-        moved = {key: one for key, one in call.references.items() if key not in kept}
+        moved = {key: r for key, r in call.references.items() if key not in kept_keys}
         stored = keys if moved else None  # None if the blob is unchanged
         self._copies.keep((file, call.number), (number, stored), _KEY_BYTES * len(stored or ()))
         for key, (earlier, name, axis) in moved.items():
@@ -192,10 +196,10 @@ class NewTape:
                     continue
                 if values is None or leaf.key not in values:
                     raise UsageError(f"the leaf {leaf.key} has no value")
-                stored, other = _stored_form(leaf), parts.get(leaf.key)
-                if other is None:
+                stored, other_leaf = _stored_form(leaf), parts.get(leaf.key)
+                if other_leaf is None:
                     parts[leaf.key] = stored, _stored_bytes(leaf, stored, values[leaf.key])
-                elif other[0] != stored:
+                elif other_leaf[0] != stored:
                     raise UsageError(f"two leaves of different form have the key {leaf.key}")
         # The fields are in the order of a recorder.
         document: dict[str, Any] = {"time_ns": record.time_ns, "thread": record.thread}
@@ -277,14 +281,14 @@ class NewTape:
 
     def _added_bytes(self, document: dict[str, Any]) -> int:
         """The size of a record without the parts that it shares with waiting records."""
-        others, new = [], set[bytes]()
+        other_blobs, new = [], set[bytes]()
         for name, value in document.items():
             if name in ("inputs", "outputs"):
-                others += [part for part in value.values() if type(part) is not bytes]
+                other_blobs += [part for part in value.values() if type(part) is not bytes]
                 new |= {value["structure"], value["leaves"]} - self._shared
             else:
-                others.append(value)
-        size = len(pack(others)) + sum(map(len, new))
+                other_blobs.append(value)
+        size = len(pack(other_blobs)) + sum(map(len, new))
         self._shared |= new
         return size
 
@@ -313,9 +317,9 @@ class _Sink:
 class _Streamed:
     """The blob of a recorded call, which is read only when it is written."""
 
-    def __init__(self, call: Call, kept: Collection[str], size: int) -> None:
+    def __init__(self, call: Call, kept_keys: Collection[str], size: int) -> None:
         self._call = call
-        self._kept = kept
+        self._kept = kept_keys
         self._size = size
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.classes import class_name
 from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
 from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.pytree.tensors import facts_of_tensors
@@ -82,7 +82,7 @@ def build_call(
         result = build_tree(outputs, "outputs", stored, values=values)
     raised = None
     if error is not None:
-        raised = ModelError(type=name_of(type(error)), message=str(error))
+        raised = ModelError(type=class_name(type(error)), message=str(error))
     record = CallRecord(
         tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=0,
         inputs=inputs, outputs=result, error=raised,
@@ -125,24 +125,14 @@ def build_tree(
         nodes.extend(document.get("children", ()))
         if document["kind"] == "custom":
             nodes.append(document["context"])
-    leaves = []
-    for number, leaf in enumerate(facts_of_tensors(tensors)):
-        facts = _facts(tensors[number], leaf)
-        if "missing" not in facts:
-            if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
-                facts["missing"] = f"{facts['dtype']} has no encoding"
-            elif values == "none":
-                facts["missing"] = "policy"
-        if "missing" in facts:
-            facts.pop("quantizer", None)  # it follows from the elements
-        else:
-            valid_path = paths[number].encode("utf-8", "backslashreplace").decode()
-            facts["key"] = leaf_key(valid_path, number, stored)
-            stored[facts["key"]] = tensors[number]
-        leaves.append(facts)
+    leaves = _leaves_of(tensors, paths, stored, omits_values=values == "none")
     scalars = [
-        pack_int(one) if type(one) is int else pack_text(one) if type(one) is str else one
-        for one in description.scalars
+        pack_int(scalar)
+        if type(scalar) is int
+        else pack_text(scalar)
+        if type(scalar) is str
+        else scalar
+        for scalar in description.scalars
     ]
     structure = {"root": root, "leaves": len(leaves), "scalars": len(scalars)}
     if training:
@@ -154,6 +144,29 @@ def build_tree(
         scalars=tuple(scalars),
         ranges=(),
     )
+
+
+def _leaves_of(
+    tensors: Sequence[Any], paths: Mapping[int, str], stored: dict[str, Any], *, omits_values: bool
+) -> list[dict[str, Any]]:
+    """The encoded facts of tensors. Those whose values the format can hold are added to ``stored``
+    by their key, unless values are omitted."""
+    leaves = []
+    for number, leaf in enumerate(facts_of_tensors(tensors)):
+        facts = _facts(tensors[number], leaf)
+        if "missing" not in facts:
+            if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
+                facts["missing"] = f"{facts['dtype']} has no encoding"
+            elif omits_values:
+                facts["missing"] = "policy"
+        if "missing" in facts:
+            facts.pop("quantizer", None)  # it follows from the elements
+        else:
+            valid_path = paths[number].encode("utf-8", "backslashreplace").decode()
+            facts["key"] = leaf_key(valid_path, number, stored)
+            stored[facts["key"]] = tensors[number]
+        leaves.append(facts)
+    return leaves
 
 
 def _facts(tensor: Any, leaf: Leaf) -> dict[str, Any]:
@@ -174,7 +187,7 @@ def _facts(tensor: Any, leaf: Leaf) -> dict[str, Any]:
     }
     facts |= {name: True for name, is_set in flags.items() if is_set}
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        facts["subclass"] = name_of(type(tensor))
+        facts["subclass"] = class_name(type(tensor))
     if tensor.is_meta:
         facts["missing"] = "policy"
     if tensor.is_quantized:
@@ -251,18 +264,18 @@ def write_tape(
     target = None if model is None else _target(model, method)
     manifest = new_manifest(target, Policy(values=values))
     with NewTape(path, manifest) as writer:
-        for number, one in enumerate(calls):
-            if not isinstance(one, CallToWrite):
+        for number, given_call in enumerate(calls):
+            if not isinstance(given_call, CallToWrite):
                 advice = "write testing.call(x).returns(y)"
-                raise UsageError(f"a {type(one).__name__} is not a call", advice=advice)
+                raise UsageError(f"a {type(given_call).__name__} is not a call", advice=advice)
             built = build_call(
                 number,
-                one.args,
-                one.kwargs,
-                one.outputs,
-                error=one.error,
+                given_call.args,
+                given_call.kwargs,
+                given_call.outputs,
+                error=given_call.error,
                 time_ns=manifest.created_ns + number,
-                duration_ns=None if one.seconds is None else round(one.seconds * 1e9),
+                duration_ns=None if given_call.seconds is None else round(given_call.seconds * 1e9),
                 values=values,
                 training=getattr(model, "training", False) is True,
             )
@@ -278,9 +291,9 @@ def _target(model: Any, method: str) -> Target:
         function = getattr(model, method, None)
         if not callable(function):
             raise UsageError(f"{type(model).__name__} has no method {method!r}")
-        kind = name_of(type(model))
+        kind = class_name(type(model))
     else:
-        function, kind, method = model, name_of(type(model)), "__call__"
+        function, kind, method = model, class_name(type(model)), "__call__"
     signature: tuple[Parameter, ...] | None = None
     with suppress(TypeError, ValueError):
         signature = tuple(map(_parameter, inspect.signature(function).parameters.values()))

@@ -1,9 +1,9 @@
-"""What the thread of a call is in: its context, and whether something traces it.
+"""The context of a call, and whether something traces the call.
 
 The context is ``torch.autocast``, the grad and inference modes, the default dtype of torch, and
-whether the model is in training mode. It stands first among the tokens of the inputs, so that calls
-in different contexts have different structures: whatever tells structures apart (counters,
-policies, repeats) tells these apart as well.
+whether the model is in training mode. It is the first token of the inputs, so that calls in
+different contexts have different structures. So counters, policies and everything else that
+distinguishes structures distinguishes contexts, too.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _DEVICES = (
     *(["xpu"] if torch.xpu._is_compiled() else []),
 )
 """The types of devices that this build of torch has autocast for."""
-_ANOTHER = torch._C._get_privateuse1_backend_name
+_registered_device = torch._C._get_privateuse1_backend_name
 """The type of device that a library has registered, by its name."""
-_NONE = "privateuseone"
+_NO_NAME = "privateuseone"
 
 
 # This is no public interface of torch. It answers for all types of devices at once.
@@ -52,7 +52,7 @@ _autocasts: Callable[[], bool] = getattr(
 
 
 def context_now(is_training: bool) -> Context:
-    """What this thread is in, and the model."""
+    """The context of this thread and the model."""
     if is_training:
         if _dtype() is _FLOAT and not _autocasts():
             if not _inference():
@@ -73,18 +73,20 @@ def context_document(context: Context) -> dict[str, Any] | None:
     """The context as the tape has it; None if it is torch's default."""
     if context == ORDINARY:
         return None
-    _, grad, inference, autocast, *rest = context
+    _, grad, inference, autocast, *more = context
     autocasts = [{"device": device, "dtype": dtype} for device, dtype in autocast]
     document = {"autocast": autocasts, "grad": grad, "inference": inference}
-    if rest and rest[0] != "float32":
-        document["default_dtype"] = rest[0]
-    return document | {"training": True} if len(rest) > 1 else document
+    if more and more[0] != "float32":
+        document["default_dtype"] = more[0]
+    return document | {"training": True} if len(more) > 1 else document
 
 
 def _autocast_now() -> tuple[tuple[str, str], ...]:
-    another = _ANOTHER()
-    devices = _DEVICES if another == _NONE else (*_DEVICES, another)
-    return tuple([(one, _name(torch.get_autocast_dtype(one))) for one in devices if _is_on(one)])
+    another = _registered_device()
+    devices = _DEVICES if another == _NO_NAME else (*_DEVICES, another)
+    return tuple(
+        [(device, _name(torch.get_autocast_dtype(device))) for device in devices if _is_on(device)]
+    )
 
 
 @functools.cache
@@ -100,17 +102,17 @@ def _is_on(device: str) -> bool:
 
 
 def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
-    """What tells whether a module is in training mode. It is asked in each call, so that it looks
-    where torch keeps that."""
+    """A function that says whether a module is in training mode. Each call runs it, so it looks
+    directly where torch keeps the mode."""
     if "training" in vars(reference()):
 
-        def kept() -> bool:
+        def from_dict() -> bool:
             model = reference()
             return model is not None and model.__dict__.get("training") is True
 
-        return kept
+        return from_dict
 
-    def asked() -> bool:  # a module that is scripted or compiled has it elsewhere
+    def from_attribute() -> bool:  # a module that is scripted or compiled has it elsewhere
         model = reference()
         try:
             return model is not None and model.training is True
@@ -119,15 +121,15 @@ def training_mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
                 raise
             return False
 
-    return asked
+    return from_attribute
 
 
-# Calls that do not run the model: something traces them.
+# Calls that something traces, so that they do not run the model.
 
 function_modes: Callable[[], int] = _C._len_torch_function_stack
-"""How many modes are active that torch's functions ask."""
+"""How many modes intercept functions of torch."""
 dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
-"""How many modes are active that operators ask."""
+"""How many modes intercept operators."""
 _jit_state = _C._get_tracing_state
 _functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)
 _tracing_keys = tuple(
@@ -142,8 +144,8 @@ class Traced(Exception):  # noqa: N818 - a signal between functions, not an erro
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether values of this class trace a call for ``torch.fx``. torch's own answer covers all
-    threads."""
+    """Whether values of this class trace a call for ``torch.fx``. torch's own function would answer
+    for all threads."""
     module = sys.modules.get("torch.fx.proxy")
     return module is not None and issubclass(cls, module.Proxy)
 
@@ -152,8 +154,8 @@ def is_tracing() -> bool:
     """Whether this call runs with tracers in place of tensors: export, fake tensors, make_fx, jit,
     vmap.
 
-    All that is asked here belongs to this thread. ``torch.compiler.is_compiling()`` does not: while
-    one thread compiles, it is true in all threads, and the others go on serving.
+    All of this is state of this thread. ``torch.compiler.is_compiling()`` is not: while one thread
+    compiles, it is true in all threads, and the others keep serving.
     """
     if _jit_state() is not None:
         return True

@@ -1,29 +1,30 @@
-"""Finds what of a structure is data: keys of dicts, such as the ids of requests, and numbers in
-lists, such as those of a prompt.
+"""Finds the parts of a structure that are data: keys of dicts, such as request ids, and numbers in
+lists, such as the tokens of a prompt.
 
-Policies look at a structure without the entries at such keys. Otherwise each call with the ids of
-its requests as keys would be like none before. The tape has the structures as they are.
+Policies see a structure without the entries at such keys. Otherwise, each call with request ids as
+keys would be novel. The tape has the whole structure.
 
-A list has no names for its elements, nor has a dict whose keys are numbers. So nothing tells a
-setting from what a user sent but that there are few of them: the sizes of an image are two or three
-numbers.
+A list has no names for its elements, nor has a dict whose keys are numbers. So a setting can be
+distinguished from what a user sent only by count: an image has two or three sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import MAX_DATA_KEY_PLACES
-from calltape_schema.privacy import FEW_NUMBERS, KeySets, is_position
+from calltape_schema.data_keys import KeySets
+from calltape_schema.privacy import FEW_NUMBERS, is_position
 
 _NUMBERS = frozenset(("int", "float", "complex"))
 _LISTS = frozenset(("list", "tuple", "set", "frozenset"))
 _NAMED = frozenset(("dict", "namedtuple", "dataclass", "object", "nested"))
 
 
-class End(NamedTuple):
-    """A place in a structure: behind so many tokens, leaves and scalars."""
+class Boundary(NamedTuple):
+    """A place in a structure: how many tokens, leaves and scalars come before it."""
 
     tokens: int
     leaves: int
@@ -36,12 +37,12 @@ class PlacedDict(NamedTuple):
     Attributes:
         path: where it is.
         token: of the dict: its kind, the tokens of its keys, and its class.
-        ends: where its first entry begins, and where each entry ends.
+        boundaries: where its first entry begins, and where each entry ends.
     """
 
     path: str
     token: tuple[Any, ...]
-    ends: tuple[End, ...]
+    boundaries: tuple[Boundary, ...]
 
 
 class Core(NamedTuple):
@@ -61,21 +62,21 @@ class DataKeys:
     """Learns from the structures of calls which keys are data. It keeps hashes of keys only."""
 
     def __init__(self) -> None:
-        # Per path what was seen; once the keys that last are known, these only.
+        # Per path the sets of keys so far; once the lasting keys are known, only these.
         self._places: dict[str, KeySets | frozenset[Any]] = {}
 
     def core_of(
-        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
+        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: Boundary
     ) -> Core | None:
-        """What is left of a new structure, from its tokens, its dicts and its end; None if all of
-        it is."""
+        """The core of a new structure, from its tokens, its dicts and its end; None if no key is
+        data."""
         left = dict(enumerate(tokens))
         leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
         is_whole = True
-        for placed in sorted(dicts, key=lambda placed: placed.ends[0]):
-            place = placed.ends[0].tokens - 1
+        for placed in sorted(dicts, key=lambda placed: placed.boundaries[0]):
+            place = placed.boundaries[0].tokens - 1
             if place not in left:
-                continue  # it stands at a key that is data
+                continue  # it is at a key that is data
             hashes = tuple(map(hash, placed.token[1]))
             lasting = self._lasting_at(placed.path, hashes)
             if lasting is None:
@@ -85,12 +86,12 @@ class DataKeys:
                 n for n, hashed in zip(placed.token[1], hashes, strict=True) if hashed in lasting
             )
             left[place] = ("data keys", names, placed.token[2])
-            for key, begin, behind in zip(hashes, placed.ends, placed.ends[1:], strict=False):
+            for key, (begin, end_of_entry) in zip(hashes, pairwise(placed.boundaries), strict=True):
                 if key not in lasting:
-                    for token in range(begin.tokens, behind.tokens):
+                    for token in range(begin.tokens, end_of_entry.tokens):
                         del left[token]
-                    leaves.difference_update(range(begin.leaves, behind.leaves))
-                    scalars.difference_update(range(begin.scalars, behind.scalars))
+                    leaves.difference_update(range(begin.leaves, end_of_entry.leaves))
+                    scalars.difference_update(range(begin.scalars, end_of_entry.scalars))
         if is_whole:
             return None
         return Core(hash(tuple(left.values())), tuple(sorted(leaves)), tuple(sorted(scalars)))
@@ -110,8 +111,8 @@ class DataKeys:
 
 
 def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
-    """Per list whose numbers are data its place in ``tokens``, and whether its numbers are data
-    within a cache too: they stand in the list itself, not in objects that are its elements.
+    """The lists whose numbers are data: the place of each in ``tokens``, and whether its numbers
+    are data in a cache too, because they are in the list itself and not in objects in it.
 
     Args:
         tokens: of one side of a call.
@@ -127,13 +128,13 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
 class _Walk:
     def __init__(self, tokens: tuple[Any, ...]) -> None:
         self._tokens = tokens
-        self._at = 1  # after what tells the side
+        self._at = 1  # after the token of the side
         self.lists: dict[int, bool] = {}
 
     def node(self, named: int = 0) -> tuple[int, int]:
-        """Goes over a node and all below it. Returns how many numbers without names it has, and how
-        many elements with names that have numbers. The first ``named`` elements of a list count
-        for nothing, as they have names of their own."""
+        """Goes over a node and all nodes below it. Returns how many numbers without names it has,
+        and how many elements with names that have numbers. The first ``named`` elements of a list
+        do not count, because they have names."""
         place, token = self._at, self._tokens[self._at]
         self._at += 1
         if type(token) is str:
@@ -164,14 +165,14 @@ class _Walk:
 
     def _has_number(self, count: int) -> bool:
         """Whether any of the next ``count`` nodes has a number. Goes past them."""
-        found = [self.node() for _ in range(count)]
-        return any(plain or named for plain, named in found)
+        counts = [self.node() for _ in range(count)]
+        return any(plain or named for plain, named in counts)
 
     def _list(self, place: int, count: int) -> tuple[int, int]:
         plain = named = 0
         for _ in range(count):
-            more, others = self.node()
-            plain, named = plain + more, named + others
+            plain_below, named_below = self.node()
+            plain, named = plain + plain_below, named + named_below
         if plain + named > FEW_NUMBERS:
             self.lists[place] = plain > FEW_NUMBERS
         return plain, named

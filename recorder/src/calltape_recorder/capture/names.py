@@ -1,4 +1,4 @@
-"""Decides what has a name on a tape: classes, fields of objects, keys of dicts, and modules.
+"""The names on a tape: of classes, fields of objects, keys of dicts, and modules.
 
 Classes are known by their names and fields. They are never imported.
 """
@@ -54,8 +54,8 @@ def is_record(cls: type) -> bool:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are set, read without running its code. For a field that is a
-    property, the property stands."""
+    """The fields of a dataclass that are set, read without running its code. The value of a field
+    that is a property is the property itself."""
     state = dict_of(value) or {}
     fields: dict[str, Any] = {}
     cls: Any = type(value)
@@ -106,7 +106,7 @@ _KEY_TYPES = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
 
 
 def why_unfit(keys: Sequence[Any]) -> str | None:
-    """Why a tape cannot hold a dict with these keys, as a placeholder says it; None if it can."""
+    """Why a tape cannot hold a dict with these keys, for its placeholder; None if it can."""
     for key in keys:
         kind = type(key)
         if kind is str and len(key) <= MAX_KEY_CHARACTERS:
@@ -133,7 +133,7 @@ def names_fit(names: tuple[Any, ...]) -> bool:
 
 
 def key_token(key: Any) -> Any:
-    """The token of a key. It tells 1, 1.0 and True apart: they are equal in Python, but not on a
+    """The token of a key. It differs for 1, 1.0 and True, which are equal in Python, but not on a
     tape."""
     if type(key) is tuple:
         return ("tuple", *(key_token(part) for part in key))
@@ -142,15 +142,15 @@ def key_token(key: Any) -> Any:
     return key if type(key) is str else (type(key).__name__, repr(key), key)
 
 
-# The names of modules within the recorded model. A dict may have modules as keys (a Whisper's
-# cache of keys and values), and a tape has the name of the module in place of such a key.
+# The names of modules within the recorded model. A dict may have modules as keys (Whisper's cache
+# of keys and values), and a tape has the name of the module instead.
 
 
 class ModuleNames:
     """Names of the parts of one model, and its mode. It does not keep the model alive.
 
     Attributes:
-        is_training: tells whether the model is in training mode; False if it is no module, or gone.
+        is_training: whether the model is in training mode; False if it is no module, or is gone.
     """
 
     is_training: Callable[[], bool]

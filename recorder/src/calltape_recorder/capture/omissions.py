@@ -1,8 +1,21 @@
 """Decides which values of a call are omitted from the tape, by leaf path, as ``values`` says.
 
-This is decided once per structure, from paths and kinds alone, so a call of a known structure pays
-nothing for it. Where keys never come back, each structure is new, within the application's call: so
-what was decided for a path is remembered. docs/privacy.md has a table of the consequences.
+``values="none"`` leaves on the tape:
+
+- containers, classes, field names, and keys that look like names from code;
+- dtype, shape, strides and device of each tensor, and the range of large integer tensors;
+- bools, None, constants of torch, and names of enum members;
+- single numbers in arguments, which are sizes and settings;
+- the length of each text, and the type of an exception.
+
+It omits the bytes of tensors, texts, all other keys, numbers in long lists and in outputs, and the
+messages of exceptions. ``structures.py`` applies this to scalars, keys and enums, ``data_parts.py``
+finds lists of data, ``write/encoding.py`` decides about ranges, and ``handler.py`` replaces
+messages. docs/privacy.md has the whole table.
+
+The decision is made once per structure, from paths and kinds alone, so a call of a known structure
+costs nothing. If keys never recur, each structure is new and is built within the application's
+call, so the decision about a path is remembered.
 """
 
 from __future__ import annotations
@@ -41,8 +54,8 @@ class Omissions:
     Attributes:
         omits_values: whether anything is omitted anywhere.
         positional: how many arguments have a name if they are passed by position.
-        unmatched: the patterns that match no path that was met. Those that name a whole side of
-            all calls (``*``, ``outputs.*``) are never in it: they cannot be mistyped.
+        unmatched: the patterns that have matched no path so far. Patterns for a whole side of all
+            calls (``*``, ``outputs.*``) are never in it: they cannot be mistyped.
     """
 
     def __init__(
@@ -71,7 +84,7 @@ class Omissions:
         return self._decide(path) if known is None else known
 
     def meet(self, path: str) -> None:
-        """Notes that a call has something at a path: a value, a container, or None."""
+        """Notes that a call has something at this path: a value, a container, or None."""
         if path not in self._degrees:
             self._decide(path)
 
@@ -102,12 +115,12 @@ class Omissions:
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
         ``input_ids.x``."""
-        side, _, rest = path.partition(".")
-        first, dot, below = rest.partition(".")
-        if side == "kwargs" and rest:
-            names = [path, rest]
+        side, _, below_side = path.partition(".")
+        first, dot, below = below_side.partition(".")
+        if side == "kwargs" and below_side:
+            names = [path, below_side]
             if self._variadic_keyword is not None and first not in self._keywords:
-                names.append(f"{self._variadic_keyword}.{rest}")
+                names.append(f"{self._variadic_keyword}.{below_side}")
             return names
         if side == "args" and first.isdecimal():
             place = int(first)
@@ -123,8 +136,8 @@ _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 
 def is_public_default(default: Any, name: str, *, omits_values: bool) -> bool:
-    """Whether the default of a parameter may stand on every tape. Nobody passed it in a call, and
-    it may be a password of the application.
+    """Whether the default of a parameter may be on every tape. It was not passed in a call, and may
+    be a password of the application.
 
     Args:
         default: a scalar.
@@ -144,9 +157,9 @@ def is_public_default(default: Any, name: str, *, omits_values: bool) -> bool:
     return not default or (len(default) <= _MOST_IN_WORD and is_name(default))
 
 
-# What people should know of patterns that matched nothing: a mistyped one omits nothing.
+# Warnings about patterns that matched nothing: a mistyped one omits nothing.
 
-_WITHHELD_NOTHING = (
+_OMITTED_NOTHING = (
     "nothing was omitted there. If a name is wrong, the values you meant may be on the tape"
 )
 
@@ -155,7 +168,7 @@ def strange_patterns(
     values: Sequence[tuple[str, str]], parameters: Sequence[Parameter]
 ) -> list[str]:
     """The patterns that match no parameter. A signature with ``**kwargs`` takes any name, so only
-    its calls can tell."""
+    its calls can show that."""
     if not parameters or any(p.kind.startswith("VAR_") for p in parameters):
         return []
     known = {"args", "kwargs", "outputs", *(parameter.name for parameter in parameters)}
@@ -168,14 +181,14 @@ def strange_patterns(
 def unmatched_words(
     values: Sequence[tuple[str, str]], unmatched: Collection[str], *, outputs: bool
 ) -> Iterator[str]:
-    """What came of the patterns that no recorded call matched.
+    """Warnings about the patterns that no recorded call matched.
 
     Args:
         values: all patterns, each with what it does.
         unmatched: these.
         outputs: whether outputs are recorded. If not, none can match.
     """
-    for has_kept, effect in ((False, _WITHHELD_NOTHING), (True, "nothing was kept there")):
+    for has_kept, effect in ((False, _OMITTED_NOTHING), (True, "nothing was kept there")):
         patterns = [
             pattern
             for pattern, kept in values

@@ -1,4 +1,4 @@
-"""Notes the nodes of a walk that hold no containers: tensors, scalars, constants, placeholders.
+"""Visitors for values that are not containers: tensors, scalars, constants, placeholders.
 
 A visitor gets the state of the walk and a value, and appends the tokens of the value.
 """
@@ -188,7 +188,7 @@ def enum_member(walk: Walk, value: enum.Enum) -> None:
     if len(name) > MAX_NAME_CHARACTERS:
         opaque(walk, value, "an enum member with a long name")
     else:
-        # The type stands beside the value, because tokens with True and with 1 would be equal.
+        # The type is next to the value, because tokens with True and with 1 would be equal.
         walk.tokens.append(("enum", type(value), name, type(plain), plain))
 
 
@@ -221,9 +221,9 @@ def stand_in(cls: type) -> type:
 def jagged(walk: Walk, value: Any) -> None:
     """Notes a nested tensor in the jagged layout as an object whose parts are plain tensors.
 
-    If its parts are not those that we know, it is noted as a tensor, of which the tape will have
-    neither bytes nor shape. So is one in the strided layout, which torch no longer develops: it has
-    no class of its own by which a walk would find it.
+    If it has unknown parts, it is noted as a tensor, and the tape will have neither its bytes nor
+    its shape. The same goes for the strided layout, which torch no longer develops: it has no class
+    of its own by which a walk would find it.
     """
     parts = None if walk.context else _parts_of_jagged(value, of_input=walk.nested is None)
     if parts is None or len(parts) > walk.room():

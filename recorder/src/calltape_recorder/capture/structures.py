@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.bounds import MAX_STRUCTURES, BoundedDict
 from calltape_recorder.capture.contexts import context_document
-from calltape_recorder.capture.data_parts import Core, DataKeys, End, PlacedDict, data_lists
+from calltape_recorder.capture.data_parts import Boundary, Core, DataKeys, PlacedDict, data_lists
 from calltape_recorder.capture.names import MODULE, type_name
 from calltape_recorder.capture.omissions import Degree, Omissions
 from calltape_recorder.threads import RLock, new_count
@@ -24,8 +24,8 @@ Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
 ScalarForm = Literal["value", "uncounted", "length", "nothing"]
-"""What the tape has of a scalar; of an ``uncounted`` one its value, which the counts must not
-have."""
+"""What the tape has of a scalar. It has the value of an ``uncounted`` one, but its counts do
+not."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,18 +34,18 @@ class Structure:
     never compare paths.
 
     Attributes:
-        encoded: the bytes that stand on the tape.
+        encoded: the document, as the tape has it.
         keys: for each leaf, its readable path, which names its bytes in the blob.
         classes: the classes met in it, by ``module:qualname``.
         wanted: whether the bytes of its leaves are kept, see :data:`Wanted`.
-        scalar_forms: what the tape has of each scalar; None if it has, and counts, all of them.
-        core: what is left of it without the entries of dicts whose keys are data; None if there
-            are none.
-        number: of its own.
+        scalar_forms: what the tape has of each scalar; None if it has and counts all values.
+        core: the structure without the entries of dicts whose keys are data; None if there are
+            none.
+        number: a unique one.
         check: guards that accept its leaves whatever their sizes; None before the first leaves. The
-            folder ``snapshot`` sets this and what follows.
+            folder ``snapshot`` sets this and the attributes below.
         latest_facts: of its leaves in the latest call whose tensors were read.
-        is_paid: whether a call that waits in the queue, or waited, has reserved memory for it.
+        is_paid: whether a call that waits, or waited, in the queue has reserved memory for it.
     """
 
     encoded: bytes
@@ -65,14 +65,15 @@ class Structure:
         return len(self.encoded) // _WEIGHT_BYTES
 
     def kept(self, scalars: list[Any]) -> list[Any]:
-        """What the tape gets of the scalars of a call."""
+        """What the tape has of the scalars of a call: values and lengths."""
         if self.scalar_forms is None:
             return scalars
         pairs = zip(scalars, self.scalar_forms, strict=True)
         return [len(v) if form == "length" else v for v, form in pairs if form != "nothing"]
 
     def numbers(self, kept: Sequence[Any]) -> Sequence[Any]:
-        """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
+        """The result of :meth:`kept` with None for each length: the call did not pass that
+        number."""
         if self.scalar_forms is None:
             return kept
         scalar_forms = [form for form in self.scalar_forms if form != "nothing"]
@@ -80,7 +81,8 @@ class Structure:
         return [None if form == "length" else value for value, form in pairs]
 
     def counted(self, outline: tuple[Any, ...]) -> tuple[Any, ...]:
-        """An outline with these numbers at its end, and None for those that must not be counted."""
+        """An outline that ends with :meth:`numbers`, with None for those that must not be
+        counted."""
         if self.scalar_forms is None:
             return outline
         scalar_forms = [form for form in self.scalar_forms if form != "nothing"]
@@ -128,7 +130,7 @@ class Structures:
             if structure is not None:  # another thread built it meanwhile
                 return structure
             if builder.dicts:
-                built.core = self._data_keys.core_of(spelled, builder.dicts, builder.end())
+                built.core = self._data_keys.core_of(spelled, builder.dicts, builder.boundary())
             for key in {tokens, spelled}:
                 self._known.keep(key, built)
         self._on_new(built)
@@ -136,7 +138,7 @@ class Structures:
 
 
 def spell_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The tokens with all that come again."""
+    """The tokens with each repetition written out."""
     spelled: list[Any] = []
     for token in tokens:
         if type(token) is tuple and token[0] == "again":
@@ -148,11 +150,11 @@ def spell_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _Position(NamedTuple):
-    """Where the builder is.
+    """Where the builder is in the structure.
 
     Attributes:
-        path: the path as it stands on the tape.
-        given: the path with the keys of the call; the patterns of ``values`` are matched with it.
+        path: the path on the tape.
+        given: the path with the keys of the call, which the patterns of ``values`` match.
         is_data: whether numbers here are data.
         is_state: whether numbers here are sizes and settings of a cache.
     """
@@ -263,7 +265,7 @@ class _Builder:
         return len(self._keys) - 1
 
     def _leaf_again(self, leaf: int, at: _Position) -> int:
-        # An object that stands at two paths is omitted if either path is.
+        # An object at two paths is omitted if it is omitted at one of them.
         self._wanted[leaf] = self._wanted[leaf] and self._degree(at) == "nothing"
         return leaf
 
@@ -299,9 +301,9 @@ class _Builder:
 
     def _enum(self, cls: type, name: str, value: Any, at: _Position) -> dict[str, Any]:
         if self._degree(at) != "nothing":
-            # The names of members stand in code. A class may also make a member from a number or a
-            # text that it is given, and then the name is data. The value of a member is omitted if
-            # it is a text, because it may be a password.
+            # The names of members come from code. But a class may create a member from a number or
+            # a text of a call, and then the name is data. The value of a member is omitted if it is
+            # a text, because it may be a password.
             members = namespace_of(cls).get("_member_map_", ())
             if not all(part in members or _is_small(part) for part in name.split("|")):
                 return {"kind": "opaque", "type": self._type(cls), "reason": "policy"}
@@ -322,32 +324,34 @@ class _Builder:
         return node if cls is None else {**node, "type": self._type(cls)}
 
     def _in_list(self, at: _Position) -> _Position:
-        """Where the elements of the current token are, which is a list."""
-        told = self._lists.get(self._place)
-        return at if told is None else at._replace(is_data=True, is_state=at.is_state and not told)
+        """The position for the elements of the current token, which is a list."""
+        has_own_numbers = self._lists.get(self._place)
+        if has_own_numbers is None:
+            return at
+        return at._replace(is_data=True, is_state=at.is_state and not has_own_numbers)
 
     def _dict(self, token: Any, at: _Position) -> dict[str, Any]:
         _, tokens, cls = token
         keys = [_key_of(key) for key in tokens]
         modules = [i for i, key in enumerate(tokens) if type(key) is tuple and key[0] == MODULE]
-        # The names of modules stand in code.
+        # The names of modules come from code.
         shown = self._shown(keys, at, [keys[i] for i in modules])
         inside = self._in_list(at)
-        ends = [self.end()]
+        boundaries = [self.boundary()]
         children: list[dict[str, Any]] = []
         for child in self._below(shown, keys, inside):
             children.append(self._node(child))
-            ends.append(self.end())
+            boundaries.append(self.boundary())
         if at.path != "kwargs" and self._root != "outputs":
-            self.dicts.append(PlacedDict(at.path, token, tuple(ends)))
+            self.dicts.append(PlacedDict(at.path, token, tuple(boundaries)))
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         if modules:
             node["modules"] = modules
         return node if cls is None else {**node, "type": self._type(cls)}
 
-    def end(self) -> End:
-        """Where the builder is: behind so many tokens, leaves and scalars."""
-        return End(self._place + 1, len(self._keys), self._scalars)
+    def boundary(self) -> Boundary:
+        """Where the builder is: how many tokens, leaves and scalars it has passed."""
+        return Boundary(self._place + 1, len(self._keys), self._scalars)
 
     def _fields(
         self, kind: str, names: Sequence[Any], cls: type | None, at: _Position
@@ -368,8 +372,8 @@ class _Builder:
     def _shown(
         self, keys: Sequence[Any], at: _Position, declared: Container[str] = ()
     ) -> Sequence[Any]:
-        """The keys as they stand on the tape. If the value at a key is omitted and the key does
-        not look like a name, its position stands for it."""
+        """The keys on the tape. If the value at a key is omitted and the key does not look like a
+        name, its position replaces it."""
         if self._omissions is None:
             return keys
         shown: list[Any] = []
@@ -385,12 +389,12 @@ class _Builder:
     def _below(
         self, shown: Sequence[Any], keys: Sequence[Any], at: _Position
     ) -> Iterator[_Position]:
-        for one, key in zip(shown, keys, strict=True):
-            yield at.below(_readable(one), None if one is key else _readable(key))
+        for shown_key, key in zip(shown, keys, strict=True):
+            yield at.below(_readable(shown_key), None if shown_key is key else _readable(key))
 
 
 def _is_small(part: str) -> bool:
-    """Whether a part of a flag's name is a small number: it stands for bits that no member has."""
+    """Whether a part of a flag's name is a small number, which represents bits without a member."""
     digits = part.removeprefix("-")
     return digits.isascii() and digits.isdecimal() and len(digits) < 10 and is_name(int(part))
 

@@ -7,7 +7,7 @@ structures, so the document of a structure is built and validated once
 
 The token of a leaf, a scalar or a fixed value is a text. Every other token is ``(kind, ...)``, with
 the number of children, keys or field names, and with the class if the format notes one. Tokens that
-come again many times in a row stand once, and ``("again", how many tokens, how often)`` after them.
+repeat many times in a row are noted once, followed by ``("again", how many tokens, how often)``.
 """
 
 from __future__ import annotations
@@ -120,16 +120,16 @@ def capture_inputs(
             tokens = _flat_tokens(context, len(args), names)
             return tokens, leaves, _NO_SCALARS
     walk = Walk(MAX_TREE_NODES, module_names=module_names)
-    found = walk.tokens
+    tokens_so_far = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
-    found += (context, ("tuple", len(args), None))
+    tokens_so_far += (context, ("tuple", len(args), None))
     for value in args:
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    found.append(("dict", names, None))
+    tokens_so_far.append(("dict", names, None))
     for value in kwargs.values():
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    return tuple(found), walk.leaves, walk.scalars
+    return tuple(tokens_so_far), walk.leaves, walk.scalars
 
 
 def capture_output(value: Any) -> Walked:
@@ -210,21 +210,21 @@ def _sequence(kind: str, typed: bool = False) -> Visitor:
     return visitor
 
 
-# Many like children: tensors, pairs of them, or objects with the same attributes, as the layers of
-# a cache are. The first one is walked, and the others are compared with it, column by column, where
-# one step of the interpreter looks at a whole column. Measured within `generate`, where the caches
-# of the processor are cold, this takes two thirds of the time for a cache of 64 layers, as much for
-# one of 32, and longer for fewer.
+# Many similar children: tensors, pairs of them, or objects with the same attributes, such as the
+# layers of a cache. The first one is walked, and the others are compared with it, column by column,
+# because one step of the interpreter compares a whole column. Measured within `generate`, where the
+# caches of the processor are cold, this takes two thirds of the time for a cache of 64 layers, as
+# much for one of 32, and longer for fewer.
 
 FEWEST_SIMILAR = 32
 
 
 def _similar(walk: Walk, children: tuple[Any, ...]) -> int:
-    """Notes children that are all like the first one.
+    """Notes children that are all similar to the first one.
 
     Returns:
         How many children are noted: all; one; or none, if they are not of one class that can be
-        read so.
+        read in this way.
     """
     count = len(children)
     cls = type(children[0])
@@ -250,16 +250,16 @@ def _similar(walk: Walk, children: tuple[Any, ...]) -> int:
         or (names is not None and noted[0] != ("object", names, cls))
     ):
         return 1
-    for column, is_tensor in enumerate(are_tensors):
-        found = values[column::width]
-        one = found[0]
-        if is_tensor or type(one) is _Device:
-            if not all(map(is_, map(type, found), repeat(type(one)))):
+    for number, is_tensor in enumerate(are_tensors):
+        column = values[number::width]
+        first = column[0]
+        if is_tensor or type(first) is _Device:
+            if not all(map(is_, map(type, column), repeat(type(first)))):
                 return 1
-            if not is_tensor and found.count(one) < count:
+            if not is_tensor and column.count(first) < count:
                 return 1
-        # One object stands for one token, in any of its places.
-        elif id(type(one)) not in _SINGLE or not all(map(is_, found, repeat(one))):
+        # The same object has the same token everywhere.
+        elif id(type(first)) not in _SINGLE or not all(map(is_, column, repeat(first))):
             return 1
     others = [*compress(values[width:], are_tensors * (count - 1))]
     if walk.nested is not None and any(map(_attributes, others)):
@@ -277,9 +277,9 @@ def _similar(walk: Walk, children: tuple[Any, ...]) -> int:
 def _values_of_all(
     cls: type, children: tuple[Any, ...], room: int
 ) -> tuple[tuple[str, ...] | None, int, list[Any]] | None:
-    """The names of the attributes that each of these children has, how many values, and the values
-    of all; None if they have different ones, or not all are of this class, or it is another one, or
-    the values are more than there is room for."""
+    """The names of the attributes of each child, the number of values per child, and the values of
+    all. None if their attributes or classes differ, if the class is of another kind, or if there
+    are more values than there is room for."""
     visitor: Any = _visitors.get(id(cls))
     is_object = type(visitor) is _Object and not visitor.has_slots
     if not (cls is _Tensor or cls is tuple or is_object):
@@ -299,7 +299,7 @@ def _values_of_all(
         return None
     states = [*map(dict.copy, states)]  # another thread may set some
     names = (*states[0],)
-    # The names are the same objects: they stand in code. No method of a name runs.
+    # The names are the same objects, because they come from code. No method of a name runs.
     are_same = all(map(is_, chain.from_iterable(states), cycle(names)))
     if not are_same or set(map(len, states)) != {width}:
         return None
@@ -547,7 +547,7 @@ def _visitor_of(value: Any) -> Visitor:
     if has_own_hash(cls):
         return always(("opaque", stand_in(cls), "a class whose hash is code"))
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
-        # This is not remembered, because the application can take a registration back.
+        # This is not remembered, because the application can undo a registration.
         known = _known_container(cls)
         plain = known in (_named_tuple, _tuple_subclass, _mapping)
         return known if known is not None and plain else _registered

@@ -1,5 +1,5 @@
-"""Sees the calls of the application's object, and tells a listener of them.
+"""Sees the calls of the application's object, and notifies a listener.
 
-The application's object and its calls come in. A :class:`~.listener.Listener` is told of the begin
-and the end of each call. Nothing here copies, keeps or writes anything.
+Takes the object; a :class:`~.listener.Listener` is notified of the begin and the end of each of its
+calls. Nothing here copies, keeps or writes anything.
 """

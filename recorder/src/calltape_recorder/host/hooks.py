@@ -1,6 +1,6 @@
 """Sees the calls of one module with a pair of forward hooks.
 
-One hook sees the begin of a call and the other one its end. The code here finds out which begin and
+One hook sees the begin of a call, the other one its end. This module finds out which begin and
 which end belong to the same call.
 """
 
@@ -20,7 +20,7 @@ from calltape_recorder.host.listener import (
     Attachment,
     Listener,
     breaks_graph,
-    off,
+    set_frame_callback,
     skip_frame,
     vanishing,
 )
@@ -30,10 +30,10 @@ from calltape_recorder.threads import Local, get_ident, is_interrupt, traceback_
 
 
 class _Thread(Local):  # type: ignore[misc]
-    """Tells whether a thread ended: an object that only the thread holds is gone then.
+    """Shows whether a thread has ended: then, an object that only the thread holds is gone.
 
     Attributes:
-        thread_alive: a weak reference to that object. It gives None after the thread has ended.
+        thread_alive: a weak reference to that object, which is dead after the thread has ended.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Running:
         kwargs: the keywords that torch passes to both hooks.
         frame: the frame of torch's own function, around the hooks and the model.
         thread: the number of the thread. A later thread may get the same number.
-        thread_alive: a weak reference that gives None after that thread has ended.
+        thread_alive: a weak reference that is dead after that thread has ended.
         greenlet: the greenlet within the thread, or None.
     """
 
@@ -74,7 +74,7 @@ class Running:
         self.greenlet = _greenlet() if "greenlet" in sys.modules else None
 
     def is_abandoned(self) -> bool:
-        """Whether the thread or greenlet that ran the call has ended, so it will not tell."""
+        """Whether the thread or greenlet of the call has ended, so the end will not be seen."""
         return self.thread_alive() is None or (self.greenlet is not None and self.greenlet.dead)
 
 
@@ -82,16 +82,16 @@ class HookPair(Attachment):
     """A forward pre-hook and an always-called forward hook on exactly one module.
 
     Hooks are not passed exceptions. An always-called hook runs inside the handler of the model's
-    ``Exception``, so ``sys.exc_info()`` has it. For any other ``BaseException`` no hook runs. The
+    ``Exception``, so ``sys.exc_info()`` has it. For any other ``BaseException``, no hook runs. The
     call then stays under way until its thread calls again, flushes, detaches or closes, and finds
-    that the frame of the call does not run any more. If the thread has ended, another thread finds
-    that. A call that is under way in another thread when the hooks are detached is ``unfinished``.
+    that the frame of the call no longer runs. If the thread has ended, another thread finds that. A
+    call that is under way in another thread when the hooks are detached is ``unfinished``.
 
     Attributes:
-        listener: is told of the calls.
+        listener: is notified of the calls.
         under_way: recorded calls of all threads, in the order in which they began. The thread that
-            removes a call tells the listener of its end. It may be another thread if the thread of
-            the call has ended.
+            removes a call notifies the listener of its end. It may be another thread if the thread
+            of the call has ended.
     """
 
     def __init__(self, module: torch.nn.Module, listener: Listener) -> None:
@@ -116,11 +116,11 @@ class HookPair(Attachment):
 
     def trouble(self) -> str | None:
         registered = [handle.hooks_dict_ref() for handle in self._handles]
-        there = [
+        are_there = [
             hooks is not None and hooks.get(handle.id) is hook
             for hooks, handle, hook in zip(registered, self._handles, self._hooks, strict=True)
         ]
-        if all(there) or self._module() is None:
+        if all(are_there) or self._module() is None:
             return None
         return (
             "the hooks of the recorder were taken off the module: later calls are not seen. Attach"
@@ -130,7 +130,7 @@ class HookPair(Attachment):
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
-        for running in list(self.under_way):  # without hooks, nobody will tell how these end
+        for running in list(self.under_way):  # without hooks, their ends will not be seen
             if self.remove(running):
                 self.listener.abandon(running.call)
 
@@ -151,8 +151,12 @@ class HookPair(Attachment):
         above: list[Running] = []
         for running in self._of_this_greenlet()[::-1]:
             # The pre-hook runs in the inner function of _call_impl, the post hook in either one.
-            of_it = running.frame
-            if running.kwargs is kwargs or of_it in frames or of_it.f_back is frame:
+            pre_hook_frame = running.frame
+            if (
+                running.kwargs is kwargs
+                or pre_hook_frame in frames
+                or pre_hook_frame.f_back is frame
+            ):
                 for other in above:
                     self._end(other, None)
                 return running
@@ -189,8 +193,8 @@ class HookPair(Attachment):
 
 
 def _passes_through(error: BaseException, frame: FrameType) -> bool:
-    """Whether an exception left a call through this frame. The application may call the model while
-    it handles another exception; that one did not."""
+    """Whether an exception left a call through this frame. An exception that the application
+    handles while it calls the model did not."""
     around = (frame, frame.f_back)
     trace: TracebackType | None = traceback_of(error)
     while trace is not None:
@@ -223,7 +227,7 @@ def _keywords_in(frame: FrameType) -> dict[str, Any]:
 
 @breaks_graph
 def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-    previous = off(None)
+    callback = set_frame_callback(None)
     try:
         if kwargs is None:
             kwargs = _keywords_in(sys._getframe(2))
@@ -240,12 +244,12 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any] | 
         except RecursionError:  # the application is so deep that there is no frame to say so
             pass
     finally:
-        off(previous)
+        set_frame_callback(callback)
 
 
 @breaks_graph
 def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> None:
-    previous = off(None)
+    callback = set_frame_callback(None)
     try:
         if kwargs is None:
             kwargs = _keywords_in(sys._getframe(2))
@@ -259,10 +263,10 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
             ):
                 break
         else:
-            found = pair.matching(kwargs, sys._getframe(2))
-            if found is None:
+            match = pair.matching(kwargs, sys._getframe(2))
+            if match is None:
                 return
-            running = found
+            running = match
         if not pair.remove(running):
             return
         call = running.call
@@ -270,8 +274,8 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
         if error is not None and _passes_through(error, sys._getframe(2)):
             pair.listener.fail(call, error)
             return
-        # A coroutine or generator is left as it is. If the hook returned another object, later
-        # hooks would get that one, and somebody else may hold the first one.
+        # A coroutine or generator is not replaced: later hooks would get another object, and the
+        # application may hold the original.
         if id(type(result)) in DEFERRED_TYPES:
             note_unfinished(call, result)
         pair.listener.finish(call, result)
@@ -283,7 +287,7 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> No
         except RecursionError:  # the application is so deep that there is no frame to say so
             pass
     finally:
-        off(previous)
+        set_frame_callback(callback)
 
 
 class _Inert:
@@ -314,8 +318,8 @@ class _Before(_Inert):
     def __call__(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        # Every call pays for this question, so it is about Dynamo only. The body finds out about
-        # all other tracing.
+        # Every call pays for this check, so it is about Dynamo only. The body detects all other
+        # tracing.
         if is_dynamo_compiling() and self._vanishes():
             return
         _run_before(self._pair, args, kwargs)

@@ -1,4 +1,4 @@
-"""Tells recorders of the end of the process and of forks.
+"""Notifies recorders of the end of the process and of forks.
 
 The end may be the exit of the interpreter, the exit of a multiprocessing child, or an exception.
 """
@@ -17,7 +17,7 @@ from calltape_recorder.threads import new_count, value_of
 
 
 class Closable(Protocol):
-    """A recorder, as far as the end of the process and forks matter to it."""
+    """What a recorder does at the end of the process and after a fork."""
 
     def close(self) -> None: ...
 
@@ -26,9 +26,9 @@ class Closable(Protocol):
     def dying(self, error: BaseException) -> None: ...
 
 
-# These are strong references: a recorder that nobody holds any more still has a tape to seal.
+# Strong references: a recorder without other references still has a tape to seal.
 _open: set[Any] = set()
-# All recorders, also the ones that have nothing to seal yet: a fork must not write to their files.
+# All recorders, even without a tape to seal: a fork must not write to their files.
 _recorders: weakref.WeakSet[Any] = weakref.WeakSet()
 _forks = new_count()
 
@@ -73,7 +73,7 @@ def watch(recorder: Closable) -> None:
 
 
 def watch_exceptions() -> None:
-    """Makes sure that the recorders are told when an exception ends the process."""
+    """Makes sure that the recorders are notified if an exception ends the process."""
     global _previous_hook
     if _previous_hook is None:
         _previous_hook = sys.excepthook
@@ -110,6 +110,6 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all, after_in_parent=_forks.__next__)
-# The writer is a daemon thread: it runs as long as the functions of atexit run, and then it is
-# frozen.
+# The writer is a daemon thread: it runs while the functions of atexit run, and is frozen
+# afterwards.
 atexit.register(close_all)

@@ -1,23 +1,24 @@
-"""What all ways to see a module's calls share: what they put on it, and whom they tell of calls.
+"""The interface between what sees the calls of a module and what records them.
 
-Each way is an :class:`Attachment`: it puts something on the module and tells a :class:`Listener` of
-its calls. The application stays as it was: signatures and compiled graphs are the same as without a
-recorder. If the model is copied or saved, what was put on it turns into objects of the standard
-library that do nothing. So a saved model can be loaded without calltape. Nothing that the
-listener raises reaches the application, and the listener's code is not compiled.
+An :class:`Attachment` is put on the module, sees its calls, and notifies a :class:`Listener`. The
+application does not change: signatures and compiled graphs are the same as without a recorder. If
+the model is copied or saved, the attachment turns into objects of the standard library that do
+nothing, so a saved model can be loaded without calltape. Exceptions of the listener do not reach
+the application, and its code is not compiled.
 
-The body of a hook must run beside a compiled model. It must not be compiled, and it must not break
-the graph of the model. There are three means:
+The body of a hook must run next to a compiled model. It must not be compiled, and must not break
+the graph of the model. Three mechanisms ensure this:
 
 - Dynamo's frame evaluation skips the frame of the hook itself, so the frame runs as it is.
 - The body runs with frame evaluation off, so nothing that it calls is compiled.
 - Dynamo may *inline* the hook, if the module is inside a larger compiled one. Then the hook asks at
   trace time whether a graph break is allowed. If it is, the hook breaks the graph and the call is
-  recorded. Under ``fullgraph=True`` a break would raise in the application, so the hook disappears.
+  recorded. Under ``fullgraph=True``, a break would raise in the application, so the hook
+  disappears.
 
-``torch.compiler.disable`` does the same as the first two. But each call costs more, and Dynamo is
-imported (for seconds) into servers that compile nothing. It is the fallback for versions of torch
-that do not have the functions below.
+``torch.compiler.disable`` does the same as the first two. But each call costs more, and it imports
+Dynamo, which takes seconds, into servers that compile nothing. It is the fallback for versions of
+torch without the functions below.
 """
 
 from __future__ import annotations
@@ -77,13 +78,14 @@ def assumed_constant(function: F) -> F:
     return function
 
 
-# Nothing compiles the code between ``previous = off(None)`` and ``off(previous)``.
+# Sets the callback of frame evaluation of this thread, and returns the one before. Nothing is
+# compiled while it is None.
 if _functions is not None:
-    off = _functions[0]
+    set_frame_callback = _functions[0]
 else:  # pragma: no cover - no known version of torch
     import torch._dynamo.eval_frame as dynamo
 
-    off = dynamo.set_eval_frame  # type: ignore[attr-defined]  # pyright: ignore
+    set_frame_callback = dynamo.set_eval_frame  # type: ignore[attr-defined]  # pyright: ignore
 
 
 def one_graph() -> bool:
@@ -136,21 +138,21 @@ class Listener(Protocol):
         """A call raised."""
 
     def abandon(self, call: Call) -> None:
-        """A call is under way, and nobody will tell how it ends."""
+        """A call is under way, and its end will not be seen."""
 
     def skip(self, *, warn: bool) -> None:
-        """A call is traced, not run. ``warn`` is True if the later calls of what is being compiled
-        will not be seen, which the user must be told."""
+        """A call is traced, not run. ``warn`` is True if later calls of what is being compiled will
+        not be seen, so that the user must be warned."""
 
     def fault(self, error: BaseException) -> None:
         """Something went wrong in the recorder itself."""
 
 
 class Attachment(abc.ABC):
-    """Something that was put on a module to see its calls, and can be taken off.
+    """Something that is put on a module to see its calls, and can be removed.
 
     Attributes:
-        copies: counts the copies that were made of it, with the module: nobody sees their calls.
+        copies: counts the copies of it that were made with the module. Their calls are not seen.
     """
 
     def __init__(self) -> None:
@@ -158,15 +160,16 @@ class Attachment(abc.ABC):
 
     @abc.abstractmethod
     def trouble(self) -> str | None:
-        """What somebody did to it since, so that calls may not be seen; None if it is in place."""
+        """Why calls may not be seen, because the attachment was removed or replaced; None if it is
+        in place."""
 
     @abc.abstractmethod
     def detach(self) -> None:
-        """Takes it off. What others put on top stays. It may be called twice."""
+        """Removes it. What others put on top stays. It may be called twice."""
 
     def hand_over_ended(self, error: BaseException | None) -> None:  # noqa: B027
-        """Tells the listener of calls that ended unnoticed, as far as this thread can know. A
-        replaced method notices every end, so it does nothing here.
+        """Notifies the listener of calls whose end was not seen, as far as this thread can know. A
+        replaced method sees every end, so it does nothing here.
 
         Args:
             error: the exception that ends the recording, if there is one. It may have ended a call.
@@ -174,14 +177,14 @@ class Attachment(abc.ABC):
 
 
 def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
-    """Makes a function that says, while Dynamo traces, whether the recorder must leave no trace in
-    the graph.
+    """Makes a function that says, while Dynamo traces, whether the hook must disappear from the
+    graph.
 
     A graph break does not change the application's results, and every call can be recorded. If the
-    application forbids graph breaks, or exports, then the calls are not seen.
+    application forbids graph breaks, or exports, the calls are not seen.
 
     Args:
-        listener: is told of the trace.
+        listener: is notified of the trace.
         counts: whether the function counts the trace as a call that was not recorded.
     """
 
@@ -191,7 +194,7 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
                 return False
             if counts:
                 listener.skip(warn=is_full_graph())
-        except Exception as error:  # otherwise the application's compilation would fail
+        except Exception as error:  # otherwise, the application's compilation would fail
             listener.fault(error)
         return True
 
@@ -203,9 +206,9 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
 
 @skip_frame
 def notify(method: Callable[[Any, Any], Any], listener: Listener, call: Any, value: Any) -> Any:
-    """Tells the listener of a call; ``method`` is one of its methods, and gets these two. The
-    result is that of the method; None if it raised."""
-    previous = off(None)
+    """Notifies the listener: calls ``method``, one of its methods, with ``call`` and ``value``.
+    Returns the result of the method; None if it raised."""
+    callback = set_frame_callback(None)
     try:
         return method(call, value)
     except BaseException as error:
@@ -213,8 +216,8 @@ def notify(method: Callable[[Any, Any], Any], listener: Listener, call: Any, val
             if is_interrupt(error):
                 raise
             listener.fault(error)
-        except RecursionError:  # the application is so deep that there is no frame to say so
+        except RecursionError:  # no frame is left to log it
             pass
         return None
     finally:
-        off(previous)
+        set_frame_callback(callback)

@@ -1,7 +1,7 @@
-"""Sees every call of one method of one object by replacing the method, so also direct calls.
+"""Sees every call of one method of one object, including direct calls, by replacing the method.
 
-A wrapper takes the place of the method on the instance, and tells a listener of each call. If the
-method returns a coroutine or generator, the call is followed to its end.
+A wrapper takes the place of the method on the instance, and notifies a listener of each call. If
+the method returns a coroutine or generator, the call is followed to its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calltape_recorder.host.listener import (
     Listener,
     breaks_graph,
     notify,
-    off,
+    set_frame_callback,
     skip_frame,
     vanishing,
 )
@@ -42,8 +42,8 @@ from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_
 
 
 def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
-    """Whether a callable may call another one, as what it wraps, binds or closes over says. In
-    doubt, it may. Nothing is called.
+    """Whether a callable may call another one, judging by what it wraps, binds or closes over. In
+    doubt, the answer is True. Nothing is called.
 
     Args:
         start: a callable.
@@ -60,7 +60,7 @@ def _leads_to(start: Any, sought: Any, state: Mapping[str, Any]) -> bool:
         references = _references_of(candidate, state)
         if references is None:
             if candidate is start:
-                return True  # it is of C code, for example
+                return True  # C code, for example
             continue
         seen.add(id(candidate))
         waiting += references
@@ -93,7 +93,7 @@ def _references_of(value: Any, state: Mapping[str, Any]) -> list[Any] | None:
 
 @breaks_graph
 def _record_call(listener: Listener, wrapper: _Wrapper, args: Any, kwargs: Any) -> Any:
-    """Calls what the wrapper stands for and records the call."""
+    """Calls the function that the wrapper replaces, and records the call."""
     wrapper.follow_class()
     function = wrapper._run
     call = notify(listener.begin, listener, args, kwargs)
@@ -130,23 +130,23 @@ def _compilable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Wrapper:
-    """Stands for a callable, with the same signature, name and attributes. It records as long as it
+    """Replaces a callable, with the same signature, name and attributes. It records as long as it
     has a listener.
 
-    A copy or pickle of it is the method that was there before; of a function of a module, what the
-    module has by that name. It has the attributes of a function, so ``inspect`` recognizes a
-    coroutine or generator function that it stands for. What is set on it is set on that function,
-    and on a class it is a method.
+    A copy or pickle of it is the method that it replaced, or for a function of a module, what the
+    module has under that name. It has the attributes of a function, so ``inspect`` recognizes a
+    replaced coroutine or generator function. Attributes that are set on it are set on the replaced
+    function, and on a class it is a method.
 
     Args:
         function: the callable.
-        listener: is told of calls.
-        name: of the method, if the class has it. Then it stands for what the class has at a call:
-            the class may get another one, or the object another class. Graphs that were compiled
-            before have the old one, as they do without a recorder. None if the callable is the
-            object's own.
+        listener: is notified of calls.
+        name: the name of the method, if the class has it. Then the wrapper runs the method that the
+            class has at a call: the class may get another method, or the object another class.
+            Graphs that were compiled before use the old method, as they do without a recorder. None
+            if the callable is an attribute of the object itself.
         restored: what a copy or pickle is made of.
-        copies: counts these.
+        copies: counts copies and pickles.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class _Wrapper:
         self._restored = restored
         self._copies = copies
         self._function = function
-        self._identity = id(self)  # another wrapper may have had all this before
+        self._identity = id(self)  # the attributes may come from another wrapper
 
     @skip_frame
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -182,11 +182,11 @@ class _Wrapper:
 
     @skip_frame
     def follow_class(self) -> None:
-        """Stands for the method that the class of the object has now. No code of the application
+        """Adopts the method that the class of the object has now. No code of the application
         runs."""
         if self._name is None:
             return
-        previous = off(None)
+        callback = set_frame_callback(None)
         try:
             function = self._function
             cls = type(function.__self__)
@@ -195,16 +195,16 @@ class _Wrapper:
                 self._class = cls
             for names in self._namespaces:
                 if self._name in names:
-                    found = names[self._name]
+                    current = names[self._name]
                     break
             else:
                 return
-            if found is not function.__func__ and type(found) is FunctionType:
-                function = types.MethodType(found, function.__self__)
+            if current is not function.__func__ and type(current) is FunctionType:
+                function = types.MethodType(current, function.__self__)
                 self._function, self._kind = function, deferred_kind_of(function)
                 self._run = _compilable(function)
         finally:
-            off(previous)
+            set_frame_callback(callback)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -233,7 +233,7 @@ class _Wrapper:
 
 
 _OWN_ATTRIBUTES = frozenset({"_class", "_function", "_kind", "_listener", "_namespaces", "_run"})
-"""What is set on a wrapper after it was made, besides what the application sets."""
+"""The attributes that the recorder sets on a wrapper after its creation."""
 
 
 class ReplacedMethod(Attachment):
@@ -278,20 +278,22 @@ class ReplacedMethod(Attachment):
         )
 
     def detach(self) -> None:
-        """Takes the wrapper away, also where somebody keeps it on the instance to put it back, as
-        accelerate does. Wrapped in another way it stays, and passes calls on."""
+        """Removes the wrapper, also where another library keeps it on the instance to put it back,
+        as accelerate does. If it is wrapped in another way, it stays and passes calls on."""
         target, wrapper = self._target(), self._wrapper()
         if wrapper is None:
             return
         if target is not None:
-            own = wrapper.__dict__["_calltape_own"]
+            original = wrapper.__dict__["_calltape_own"]
             # A wrapper without a listener belongs to a recorder that was closed earlier.
-            while isinstance(own, _Wrapper) and own._listener is None:
-                own = own.__dict__["_calltape_own"]
+            while isinstance(original, _Wrapper) and original._listener is None:
+                original = original.__dict__["_calltape_own"]
             state = dict.copy(vars(target))
             for name in [name for name, references in state.items() if references is wrapper]:
-                if name == self._method and own is None:
+                if name == self._method and original is None:
                     object.__delattr__(target, name)
                 else:
-                    object.__setattr__(target, name, wrapper._function if own is None else own)
+                    object.__setattr__(
+                        target, name, wrapper._function if original is None else original
+                    )
         wrapper._listener = None

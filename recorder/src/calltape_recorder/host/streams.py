@@ -1,8 +1,8 @@
-"""Follows calls that go on after they returned: coroutines, generators, async generators.
+"""Follows calls that continue after they returned: coroutines, generators, async generators.
 
 The application gets an object of the same kind, which does the same as its own object, step by
 step. The call is recorded from the first step to the last. An object that is never started is not a
-call. What a generator yields is collected, each chunk as it was when it was yielded, into one list.
+call. The chunks that a generator yields are copied when they are yielded, and become one list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calltape_recorder.host.listener import Listener, breaks_graph, notify, off, skip_frame
+from calltape_recorder.host.listener import (
+    Listener,
+    breaks_graph,
+    notify,
+    set_frame_callback,
+    skip_frame,
+)
 from calltape_recorder.snapshot.call import Call, Chunks
 
 DeferredKind = Literal["coroutine", "generator", "async generator"]
@@ -42,7 +48,7 @@ def deferred_kind_of(function: Any) -> DeferredKind | None:
     if type(plain) is not types.FunctionType:
         return None
     flags = plain.__code__.co_flags
-    # Such a generator (of @types.coroutine) can be awaited. The recorder's own cannot stand for it.
+    # Such a generator (of @types.coroutine) can be awaited, but the recorder's own cannot.
     if flags & inspect.CO_ITERABLE_COROUTINE:
         return None
     return next((kind for flag, kind in _FLAGS if flags & flag), None)
@@ -66,7 +72,7 @@ ONE_REFERENCE = _one_reference()
 
 @dataclass(eq=False, slots=True)
 class _Opening:
-    """All that is needed to start a call. After the start it holds none of it any more."""
+    """What is needed to start a call. After the start, it holds nothing of it."""
 
     listener: Listener
     function: Callable[..., Any] | None
@@ -94,8 +100,8 @@ class _Opening:
 
     @skip_frame
     def abandon(self, watch: Any) -> None:
-        """The object that the application was given is gone. If it was never started, the call ends
-        here."""
+        """The application has dropped the object that it was given. If the object was never
+        started, the call ends here."""
         _watches.discard(watch)
         call, inner = self.call, self.inner
         self.call = self.inner = None
@@ -110,8 +116,8 @@ class _Opening:
 def deferred(
     listener: Listener, function: Callable[..., Any], kind: DeferredKind, args: Any, kwargs: Any
 ) -> Any:
-    """Returns an object like the result of ``function(*args, **kwargs)``. The call is recorded from
-    when the application starts that object."""
+    """Returns an object like the result of ``function(*args, **kwargs)``. The call is recorded when
+    the application starts that object."""
     try:
         # This runs no body. If the arguments do not fit, Python raises its own error now.
         trial = function(*args, **kwargs)
@@ -127,9 +133,9 @@ def deferred(
 
 @skip_frame
 def followed_result(listener: Listener, call: Call, value: Any, *, alone: bool) -> Any:
-    """The coroutine or generator that a call returned, or an object that stands for it and records
-    it, which is possible if nobody else holds it (``alone``)."""
-    previous = off(None)
+    """The coroutine or generator that a call returned, or an object that replaces and records it,
+    which is possible if there is no other reference to it (``alone``)."""
+    callback = set_frame_callback(None)
     try:
         kind = DEFERRED_TYPES[id(type(value))]
         if not alone or not _is_new(value, kind):
@@ -141,7 +147,7 @@ def followed_result(listener: Listener, call: Call, value: Any, *, alone: bool) 
         _watches.add(weakref.ref(outer, opening.abandon))
         return outer
     finally:
-        off(previous)
+        set_frame_callback(callback)
 
 
 _watches: set[Any] = set()
@@ -154,8 +160,8 @@ def _is_new(value: Any, kind: DeferredKind) -> bool:
     if kind == "generator":
         awaitable = value.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE
         return not awaitable and inspect.getgeneratorstate(value) == inspect.GEN_CREATED
-    # Python tells the state since 3.12. Before, it is taken for new: a function that is not a
-    # coroutine has hardly started it.
+    # Python gives the state since 3.12. Before, it is taken for new: a function that is not a
+    # coroutine is unlikely to have started it.
     state = getattr(inspect, "getasyncgenstate", None)
     return state is None or state(value) == "AGEN_CREATED"
 
@@ -186,7 +192,7 @@ async def _awaited(opening: _Opening) -> Any:
 
 
 class _Steps:
-    """Tells the listener of the steps of one generator."""
+    """Notifies the listener of the steps of one generator."""
 
     __slots__ = ("_call", "_closing", "_listener")
 
@@ -227,9 +233,9 @@ class _Steps:
             notify(listener.fail, listener, call, error)
 
 
-# The functions below hold nothing that passes through them: no chunk while the consumer has it, and
-# no exception, which would be in a cycle with this frame. The application's code never runs within
-# an "except" of theirs, because its exceptions would get a context that they do not have otherwise.
+# The functions below keep no reference to what passes through them: to no chunk while the consumer
+# has it, and to no exception, which would be in a cycle with this frame. The application's code
+# never runs within one of their "except" blocks, because its exceptions would get a new context.
 
 
 @skip_frame

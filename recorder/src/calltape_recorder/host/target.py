@@ -1,18 +1,15 @@
-"""What is known of a target when recording begins.
+"""Finds and checks what is to be recorded, and describes it for the manifest.
 
-It is found and checked, and described for the manifest: class, method, signature, what its code
-reads that is no argument, and what records it. Some calls of a module will not be seen, and that is
-said as far as it can be known then.
+The manifest has its class, method and signature, the variables that its code reads besides its
+arguments, and the software that records it.
 """
 
 from __future__ import annotations
 
 import dis
-import gc
 import importlib
 import inspect
 import platform
-import re
 import sys
 import weakref
 from collections import deque
@@ -34,18 +31,18 @@ from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.omissions import is_public_default
 from calltape_schema import TapeError, __version__
 from calltape_schema.bounds import MAX_PARAMETERS
-from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of
+from calltape_schema.objects import class_attribute, namespace_of
 from calltape_schema.records import Parameter, Producer, Rank, Target
 
-# Engines keep the state of a step beside the call, where no tape has it. vLLM's layers find the
+# Engines keep the state of a step outside of the call, where no tape has it. vLLM's layers find the
 # attention metadata and the cache in a global variable that is set around each call; others use a
-# context variable or a variable of the thread. So the code of the layers' forward methods, and of
-# the functions that these name, is searched once for what is read there and set elsewhere.
+# context variable or a thread-local one. So the code of the layers' forward methods, and of the
+# functions that these name, is searched once for variables that are read there and set elsewhere.
 
 _NOT_OF_MODELS = frozenset(
     ("torch", "transformers", "numpy", "calltape_recorder", "logging", "warnings", "typing", "os")
 )
-"""Packages whose own global state is that of a process, not of a call."""
+"""Packages whose global state belongs to the process, not to a call."""
 _SETS = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL"))
 _CHANGES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR", "DELETE_ATTR"))
 _CHANGING = frozenset(("append", "clear", "extend", "pop", "popitem", "setdefault", "update"))
@@ -68,7 +65,7 @@ def _outside_names(target: Any, method: str) -> Iterator[str]:
         function = waiting.popleft()
         names = function.__globals__
         home = str(names.get("__name__", ""))
-        for name in _names_in(function.__code__):
+        for name in names_in(function.__code__):
             value = names.get(name)
             if type(value) is FunctionType:
                 if id(value) not in known and not _is_of_library(value.__module__):
@@ -102,12 +99,12 @@ def _is_of_library(module: Any) -> bool:
     return str(module).partition(".")[0] in _NOT_OF_MODELS
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
     """The names that a function reads, those of functions within it as well."""
     yield from code.co_names
     for inner in code.co_consts:
         if type(inner) is CodeType:
-            yield from _names_in(inner)
+            yield from names_in(inner)
 
 
 def _changed_in(names: Mapping[str, Any]) -> frozenset[str]:
@@ -134,8 +131,8 @@ def _changed_by(code: CodeType) -> Iterator[str]:
             yield from _changed_by(inner)
 
 
-# A library of kernels has functions and no modules. A call of a function is seen only if the
-# attribute is replaced, which every caller asks for: so the object is recorded that has it.
+# A library of kernels has functions and no modules. Calls of a function are seen by replacing the
+# attribute that callers look up, so the object with this attribute is recorded.
 
 
 def owner_of(target: Any, path: str | None = None) -> tuple[Any, str | None]:
@@ -254,7 +251,7 @@ def describe_target(
 
 
 def describe_producer() -> Producer:
-    """The versions of the software that writes the tape. The name of the machine is never in it."""
+    """The versions of the software that writes the tape, without the name of the machine."""
     transformers: Any = sys.modules.get("transformers")
     return Producer(
         calltape=__version__,
@@ -266,7 +263,7 @@ def describe_producer() -> Producer:
 
 
 def rank_now() -> Rank | None:
-    """Which process of a job of ``torch.distributed`` this is; None if it is in no such job yet."""
+    """The rank of this process in a ``torch.distributed`` job; None if it is in none yet."""
     try:
         if not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return None
@@ -300,167 +297,3 @@ def _signature(function: Any, omits_values: bool) -> tuple[Parameter, ...] | Non
         )
     is_cut = len(described) < len(parameters)
     return None if is_cut else tuple(described.values())
-
-
-# Calls of a module that will not be seen. That is said at attach(), with how to see them.
-
-_C: Any = torch._C
-_RUN_HOOKS = {"__call__", "_call_impl", "_wrapped_call_impl"}
-_BEFORE = "the calls in that graph are not seen. Attach before it is compiled"
-
-
-def blind_spots(module: Any, via: str) -> Iterator[str]:
-    """Warnings about a module that a recorder was attached to, ``via`` a hook or its method."""
-    try:
-        if isinstance(module, torch.nn.Module):
-            if _is_in_artifact(module):
-                yield (
-                    f"a graph was compiled ahead of time. If it contains the module, {_BEFORE}"
-                    + (". It may fail to run with a replaced method" if via == "method" else "")
-                )
-            if via == "hook" and _may_be_inlined(module):
-                yield (
-                    "graphs were compiled before attach(): if one of them contains the recorded"
-                    f' module, {_BEFORE}, or pass via="method"'
-                )
-            if via == "hook" and _passes_by_hooks(type(module)):
-                yield (
-                    f"{type(module).__name__} overrides __call__ without calling torch's, which"
-                    " runs hooks: its calls are not seen. If it calls forward(), pass"
-                    ' via="method"; or record the modules within it'
-                )
-            if via == "hook" and isinstance(module, torch.nn.TransformerEncoderLayer):
-                yield (
-                    "torch computes a TransformerEncoderLayer on another path while it has hooks:"
-                    " results may differ in the last digits. To avoid that, pass"
-                    ' via="method"'
-                )
-            if (
-                via == "method"
-                and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-                and torch.cuda.device_count() > 1
-                and any(isinstance(one, torch.nn.DataParallel) for one in _around(module))
-            ):
-                yield (
-                    "the replicas of DataParallel would call the method of the first device: pass"
-                    ' via="hook"'
-                )
-    except Exception:  # another version of torch has all this otherwise
-        return
-
-
-def _passes_by_hooks(cls: type) -> bool:
-    """Whether a class has a ``__call__`` that does not go on to torch's, as its code says."""
-    own = class_attribute(cls, "__call__")
-    owner = next(base for base in mro_of(cls) if "__call__" in namespace_of(base))
-    code = getattr(own, "__code__", None)
-    if module_of(owner).partition(".")[0] == "torch" or type(code) is not CodeType:
-        return False
-    return _RUN_HOOKS.isdisjoint(_names_in(code))
-
-
-def _may_be_inlined(module: torch.nn.Module) -> bool:
-    """Whether Dynamo may have compiled this module already, as a part of a larger graph.
-
-    Such a graph does not run hooks that are added later, because by default Dynamo has no guards
-    for them (``torch._dynamo.config.skip_nnmodule_hook_guards``). A module that was compiled by
-    itself runs its hooks, so the answer for it is False.
-    """
-    convert: Any = sys.modules.get("torch._dynamo.convert_frame")
-    frames: Any = getattr(_C._dynamo, "eval_frame", None)
-    entries = getattr(frames, "_debug_get_cache_entry_list", None)
-    config = sys.modules.get("torch._dynamo.config")
-    are_skipped = getattr(config, "skip_nnmodule_hook_guards", True)
-    if convert is None or entries is None or not are_skipped:
-        return False
-    if getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules:
-        return False
-    codes = [reference() for reference in list(convert.input_codes.seen)]
-    compiled = {code: entries(code) for code in codes if code is not None}
-    if compiled.get(_code_of(module)):
-        return False
-    around: list[torch.nn.Module] | None = None
-    is_of_class = rf"___check_type_id\((.*), {id(type(module))}\)"
-    for code, found in compiled.items():
-        guards = [guard for entry in found for guard in entry.guard_manager.code_parts]
-        # Where a graph found an object of the class, such as L['self']._modules['a'].
-        places = [match[1] for guard in guards if (match := re.match(is_of_class, guard))]
-        if not places:
-            continue
-        around = _around(module) if around is None else around
-        if any(_begins_at(around, code, place) for place in places):
-            return True
-    return False
-
-
-def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> bool:
-    """Whether a place of a graph that was made of this code may begin at one of these modules: if
-    their class has this method, or a function has one as a global or in its closure. Of an argument
-    nobody knows which module it was, but the way from there to the part is known."""
-    found = re.match(r"([LG])\['(\w+)'\](.*)", place)
-    if found is None:
-        return False
-    scope, name, rest = found.groups()
-    if name == "self":
-        return any(_code_of(module) is code for module in around)
-    if scope == "L" and name not in code.co_freevars:
-        return _may_lead(around, rest)
-    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType]
-    values: list[Any] = [
-        one.__globals__.get(name)
-        if scope == "G"
-        else (one.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        for one in functions
-    ]
-    for value in tuple(values):
-        if type(value) in (dict, list, tuple):
-            values += value.values() if type(value) is dict else value
-    return any(value is module for value in values for module in around)
-
-
-def _may_lead(around: list[torch.nn.Module], rest: str) -> bool:
-    """Whether ``rest``, as ``._modules['a']``, may lead from one of these modules to the first,
-    which the others contain."""
-    names = re.findall(r"\._modules\['([^']*)'\]", rest)
-    if rest != "".join(f"._modules['{name}']" for name in names):
-        return True  # another way, which nobody follows here
-    for module in around:
-        part: Any = module
-        for name in names:
-            parts = vars(part).get("_modules") if isinstance(part, torch.nn.Module) else None
-            part = parts.get(name) if isinstance(parts, dict) else None
-        if part is around[0]:
-            return True
-    return False
-
-
-def _code_of(module: torch.nn.Module) -> Any:
-    return getattr(type(module).forward, "__code__", None)
-
-
-def _around(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that contain a module, at any depth, and itself."""
-    owners: dict[int, list[torch.nn.Module]] = {}
-    for candidate in gc.get_objects():
-        if issubclass(type(candidate), torch.nn.Module):
-            for part in list((vars(candidate).get("_modules") or {}).values()):
-                owners.setdefault(id(part), []).append(candidate)
-    around = [module]
-    for inner in around:
-        around += [
-            owner
-            for owner in owners.get(id(inner), ())
-            if all(owner is not other for other in around)
-        ]
-    return around
-
-
-def _is_in_artifact(module: torch.nn.Module) -> bool:
-    """Whether this module is in a graph that was compiled ahead of time, as far as can be known.
-    Dynamo's caches have no such graph, but the graph tells of which function it was made."""
-    ahead: Any = sys.modules.get("torch._dynamo.aot_compile")
-    kind = getattr(ahead, "AOTCompiledFunction", None)
-    if kind is None:
-        return False
-    made_of = [graph._artifacts.original_code for graph in gc.get_objects() if type(graph) is kind]
-    return bool(made_of) and any(_code_of(other) in made_of for other in _around(module))

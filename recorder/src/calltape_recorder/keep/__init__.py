@@ -1,5 +1,5 @@
-"""Which calls are kept, and the accounts of all calls, kept or not.
+"""Decides which calls are kept, and counts all calls, kept or not.
 
-Takes what is known of a call before it is copied; returns a yes or a no, the counts that stand in
-the end of a tape, and the statistics of a recorder.
+Takes what is known of a call before it is copied; returns whether it is kept, the counts in the end
+of a tape, and the statistics of a recorder.
 """

@@ -1,9 +1,9 @@
 """Counts what became of the calls. Calls are counted in no other place.
 
-Of the calls that are not on the tape, the structures and the sizes of every axis are counted too.
-Such a call only raises a number, which calls that look the same share. The writer's thread adds
-these numbers to a table of counted inputs, which stays small however long a server runs. The inputs
-of the calls on a tape are counted where they are written.
+If a call is not on the tape, its structure and the sizes of its axes are counted too. The call only
+increments a counter, which it shares with calls that look the same. The writer's thread adds these
+counters to a table of counted inputs, which stays small however long a server runs. The inputs of
+the calls on a tape are counted where they are written.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from calltape_recorder.bounds import (
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot.call import QueuedCall, Side
-from calltape_recorder.snapshot.facts import Outline, with_ints
+from calltape_recorder.snapshot.call import QueuedCall
+from calltape_recorder.snapshot.side import Outline, Side, with_ints
 from calltape_recorder.snapshot.side_cache import SideCache
 from calltape_recorder.snapshot.snapshots import CapturedSide
 from calltape_recorder.threads import Count, RLock, new_count, value_of
@@ -34,9 +34,9 @@ DURATIONS = 15
 
 
 class Share:
-    """Keeps what recording costs under a share of the time of the calls, by recording fewer of
-    them. Each call that is seen earns its share of the duration of a typical call; what recording
-    costs is paid from that. Only one thread at a time may use it.
+    """Limits the cost of recording to a share of the time of the calls, by recording fewer of them.
+    Each call that is seen earns its share of the duration of a typical call, which pays for
+    recording. Only one thread at a time may use it.
 
     Args:
         most: the share, above 0 and at most 1.
@@ -44,7 +44,8 @@ class Share:
 
     def __init__(self, most: float) -> None:
         self._most = most
-        # The median of the last ones: the first call of a model may take a thousand times as long.
+        # The median of the latest ones: the first call of a model may take a thousand times as
+        # long.
         self._durations: deque[int] = deque(maxlen=DURATIONS)
         self._typical = 0
         self._earned = 0.0
@@ -55,9 +56,9 @@ class Share:
         self._typical = sorted(self._durations)[len(self._durations) // 2]
 
     def affords(self, spent_ns: int) -> bool:
-        """Whether a call that begins now is recorded, if recording cost so much so far. Each call
+        """Whether a call that begins now is recorded, if recording has cost this much. Each call
         asks once."""
-        if not self._durations:  # a share of what is not known yet
+        if not self._durations:  # it is not known yet what a call earns
             return True
         most = spent_ns + self._most * SHARE_CREDIT_NS
         self._earned = min(self._earned + self._most * self._typical, most)
@@ -156,26 +157,26 @@ _UNLOCKED = (
     DropReason.MAX_SECONDS,
     DropReason.MAX_SHARE,
 )
-"""If a recorder counts such a reason at all, it does so for most calls, so the counter takes no
-lock."""
+"""If a recorder counts one of these reasons at all, it does so for most calls. So their counters
+take no lock."""
 
 
 _Outcomes: TypeAlias = "Counter[Reason | None]"
-"""Calls by why they were dropped; those that were kept by None."""
+"""Numbers of calls by the reason why they were dropped; None for kept calls."""
 
 
 class Ledger:
-    """Counts calls under one lock, which nobody holds for longer than a few additions.
+    """Counts calls under one lock, which is held only for a few additions.
 
     What happens in every call, kept or not, is counted without the lock. The lock is reentrant: a
     signal handler may call the model while its thread is in here.
 
     Attributes:
-        next_number: gives the number of a call that begins; None if the call is only counted.
+        next_number: returns the number of a call that begins; None if the call is only counted.
         skip: counts a call that the policy does not keep.
         in_calls_ns, in_thread_ns: see :class:`Stats`.
-        writing_ns: the part of ``in_thread_ns`` that calls caused. A share of the time of the calls
-            cannot pay for more: a server that waits all night would owe it.
+        writing_ns: the part of ``in_thread_ns`` that calls caused. The rest does not count against
+            ``max_share``: a server that idles all night would owe it.
     """
 
     def __init__(
@@ -203,10 +204,10 @@ class Ledger:
         self._dropped: dict[DropReason, int] = {}
         self._outputs_lost: dict[DropReason, int] = {}
         self._outcomes: _Outcomes = Counter()  # of the current segment
-        # Every call runs these two. If nothing has to be checked, they are the counters themselves.
+        # Every call runs these two. If there is nothing to check, they are the counters themselves.
         self.next_number: Callable[[], int | None]
         self.skip: Callable[[], object] = (
-            self._skipped[DropReason.POLICY].__next__ if max_calls is None else self._take_back
+            self._skipped[DropReason.POLICY].__next__ if max_calls is None else self._skip_accepted
         )
         self._limit()
 
@@ -217,27 +218,27 @@ class Ledger:
 
     @property
     def stopped(self) -> DropReason | None:
-        """The bound that was reached, so that no further call is recorded; None if none was."""
+        """The limit that was reached, so that no further call is recorded; None if none was."""
         with self.lock:
             is_last = self._max_calls is not None and self.accepted >= self._max_calls
             return self._stopped or (DropReason.MAX_CALLS if is_last else None)
 
     def pause(self, paused: bool) -> None:
-        """From now on only counts calls, or records them again."""
+        """From now on, only counts calls, or records them again."""
         with self.lock:
             self._paused = paused
             self._limit()
 
     def stop(self, reason: DropReason) -> None:
-        """From now on only counts calls, as dropped for this reason."""
+        """From now on, only counts calls, as dropped for this reason."""
         with self.lock:
             self._stopped = reason
             self._limit()
 
     def _limit(self) -> None:
         limits = (self._max_calls, self._stopped, self._paused or None, self._share)
-        if self._is_closed:  # a call that is seen only now is in no file
-            self.next_number = _nothing
+        if self._is_closed:  # a call that is seen only now belongs to no file
+            self.next_number = _do_nothing
             return
         self.next_number = self._numbers.__next__ if limits == (None,) * 4 else self._admit
 
@@ -257,7 +258,7 @@ class Ledger:
             next(self._skipped[reason])
         return None
 
-    def _take_back(self) -> None:
+    def _skip_accepted(self) -> None:
         if self._is_closed:
             return
         next(self._skipped[DropReason.POLICY])
@@ -265,7 +266,7 @@ class Ledger:
             self.accepted -= 1
 
     def reserve(self, call: QueuedCall, nbytes: int) -> bool:
-        """Reserves ``nbytes`` within the bound for a call; False if not so many are left."""
+        """Reserves ``nbytes`` within the bound for a call; False if there are not enough left."""
         with self.lock:
             total = self.bytes + nbytes
             if total + self.shared_bytes > self.max_bytes or self._is_closed:
@@ -274,7 +275,7 @@ class Ledger:
             return True
 
     def reserve_shared(self, nbytes: int) -> bool:
-        """Reserves ``nbytes`` for a copy that later calls may share; False if not so many are
+        """Reserves ``nbytes`` for a copy that later calls may share; False if there are not enough
         left."""
         with self.lock:
             if self.bytes + self.shared_bytes + nbytes > self.max_bytes or self._is_closed:
@@ -283,23 +284,23 @@ class Ledger:
             return True
 
     def free_shared(self, nbytes: int) -> None:
-        """Frees what such a copy reserved."""
+        """Frees bytes that were reserved for such a copy."""
         with self.lock:
             self.shared_bytes -= nbytes
 
     def spend(self, nanoseconds: int) -> None:
-        """Counts what calls cost the application that are not recorded."""
+        """Counts the time that calls which are not recorded cost the application."""
         with self.lock:
             self.in_calls_ns += nanoseconds
             self._charged_ns += min(nanoseconds, MAX_CHARGE_NS)
 
     def note(self, call: QueuedCall) -> None:
-        """Counts what a call cost and how long it took, once. A call that is held is counted before
-        it is known what becomes of it."""
+        """Counts the cost and the duration of a call, once. A call that the flight recorder holds
+        is noted before it is known what becomes of it."""
         with self.lock:
             if call.cost_ns and call.duration_ns is not None and self._share is not None:
                 self._share.note(call.duration_ns)
-            # What no copy of these bytes takes was a pause of the process, as a debugger makes one.
+            # Copying these bytes cannot take longer: the process was paused, as by a debugger.
             self._charged_ns += min(call.cost_ns, MAX_CHARGE_NS + call.nbytes)
             self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
@@ -313,8 +314,8 @@ class Ledger:
     def account(
         self, calls: Iterable[QueuedCall], reason: DropReason | None, *, written: bool = False
     ) -> None:
-        """Counts calls as whole in the file (None) or as dropped, each once, and frees what they
-        reserved. ``written`` tells that they came as far as the writer."""
+        """Counts calls as complete in the file (None) or as dropped, each once, and frees what they
+        reserved. ``written`` says that they reached the writer."""
         with self.lock:
             for call in calls:
                 if call.is_accounted or self._is_closed:
@@ -354,7 +355,7 @@ class Ledger:
         return _coverage_of(outcomes)
 
     def drain_coverage(self) -> Coverage:
-        """What became of the calls since this was asked last."""
+        """What became of the calls since the last call of this method."""
         with self.lock:
             outcomes, self._drained = self._counted()
             self._outcomes = Counter()
@@ -370,18 +371,19 @@ class Ledger:
         return outcomes, skipped
 
     def close(self, reason: DropReason) -> None:
-        """Counts calls that are neither kept nor dropped as dropped; no call is counted later."""
+        """Counts calls that are neither kept nor dropped as dropped. Later calls are not
+        counted."""
         with self.lock:
             self._is_closed = True
-            self.skip = _nothing
+            self.skip = _do_nothing
             self._limit()
-            rest = -self.kept - sum(self._all_dropped().values()) + self.seen
-            if rest > 0:
-                self._count(reason, rest)
+            unfinished = -self.kept - sum(self._all_dropped().values()) + self.seen
+            if unfinished > 0:
+                self._count(reason, unfinished)
             self.bytes = 0
 
     def snapshot(self, **others: Any) -> Stats:
-        """All accounts at one moment, with what is counted elsewhere."""
+        """All accounts at one moment, with ``others``, which are counted elsewhere."""
         with self.lock:
             dropped = self._all_dropped()
             seen = self.seen  # read last, as a call is seen before it is kept or dropped
@@ -417,7 +419,7 @@ def _coverage_of(outcomes: _Outcomes) -> Coverage:
     return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -429,9 +431,9 @@ class UnkeptCounter:
 
     Args:
         cache: has a counter for calls of each structure and sizes.
-        written_only: whether to name only structures that calls on the tape have. The keys of other
-            structures would tell of calls that are not to be on the tape. These calls are counted
-            without a structure.
+        written_only: whether to name only structures of calls that are on the tape. The keys of
+            other structures would reveal something about calls that must not be on it. Such calls
+            are counted without a structure.
     """
 
     def __init__(self, cache: SideCache, *, written_only: bool = False) -> None:
@@ -443,19 +445,19 @@ class UnkeptCounter:
         self._table = InputsTable()
 
     def count_captured(self, side: CapturedSide) -> None:
-        """Counts a call with these inputs, of which nothing was copied."""
+        """Counts a call with these inputs, which were not copied."""
         if side.cached is not None and not side.scalars and side.structure.core is None:
             next(side.cached.calls)
         else:
             self.count(side.structure, side.outline)
 
     def count_side(self, side: Side) -> None:
-        """Counts a call whose inputs were copied, and that is not written after all."""
+        """Counts a call whose inputs were copied, but that is not written."""
         outline = (*[fact.dtype for fact in side.facts.per_leaf], *side.facts.shapes)
         self.count(side.structure, with_ints(outline, side.structure.numbers(side.scalars)))
 
     def count(self, structure: Structure, outline: Outline) -> None:
-        """Counts a call. If keys in its structure are data, it is counted without one."""
+        """Counts a call. If keys in its structure are data, it is counted without its inputs."""
         cached = None
         if structure.core is None:
             cached = self._cache.of(structure, structure.counted(outline))
@@ -466,7 +468,7 @@ class UnkeptCounter:
             self._other += 1
 
     def may_name(self, call: QueuedCall) -> None:
-        """Allows to name the structure of a call, because the call is on the tape."""
+        """Allows the table to name the structure of a call that is on the tape."""
         nameable, inputs = self._nameable, call.inputs
         if nameable is not None and inputs and len(nameable) < MAX_NAMEABLE_STRUCTURES:
             nameable.add(hash(inputs.structure.encoded))
@@ -486,7 +488,7 @@ class UnkeptCounter:
             self._table.add_kind(Kind.of(structure.encoded, dtypes, shapes, ints, Counts(calls)))
 
     def drain(self) -> InputsTable:
-        """What was counted since this was asked last."""
+        """What was counted since the last call of this method."""
         self.fold(always=True)
         table, self._table = self._table, InputsTable()
         with self.lock:
@@ -498,5 +500,5 @@ class UnkeptCounter:
         return table
 
     def absorb(self, table: InputsTable) -> None:
-        """Counts the calls of a file again that is gone."""
+        """Counts the calls of a file that is gone again."""
         self._table.merge(table.unkept())

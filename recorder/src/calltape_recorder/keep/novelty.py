@@ -93,14 +93,14 @@ class _Decider:
 
     def __call__(self, number: int, view: CallView) -> Verdict:
         core = view.structure.core
-        if core is None:  # asked here, since nearly all calls come by
+        if core is None:  # checked here, because nearly all calls run this
             structure, outline, scalars = hash(view.structure.encoded), view.outline, view.scalars
         else:
             structure = core.structure_hash
             outline, scalars = view.without_data_keys()
         keys = [_hash_key(value) for value in scalars] if scalars else scalars
         exact = hash((structure, outline, tuple(keys)))
-        if exact in self._exact:  # as it is for nearly all calls
+        if exact in self._exact:  # nearly all calls
             return False
         values = zip(scalars, keys, strict=True)
         constants = hash(tuple([key for value, key in values if type(value) is not int]))
@@ -123,7 +123,7 @@ class _Decider:
         with self._lock:
             if exact in self._exact:  # another thread kept the same meanwhile
                 return False
-            # After a start anew, nothing that was kept before may come back.
+            # If novelty started over meanwhile, nothing from before may come back.
             current = self._kinds.get(kind)
             if current is None and not evidence.constants:
                 current = self._kinds[kind] = evidence
@@ -169,14 +169,14 @@ def _split(outline: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
     return tuple(types), numbers
 
 
-_NUMBERS_OF_PATTERN = 16  # the rough memory of a pattern without its numbers
+_NUMBERS_OF_PATTERN = 16  # about what a pattern takes without its numbers
 
 
 class _KindEvidence:
-    """What the kept calls of one kind have shown: of one structure with the same dtypes and ranks.
+    """The evidence of the kept calls of one kind: of one structure with the same dtypes and ranks.
 
     Attributes:
-        constants: hashes of those of the kept calls; there are none before the first.
+        constants: hashes of the constants of the kept calls; empty before the first kept call.
     """
 
     def __init__(self, growth: tuple[int, int]) -> None:

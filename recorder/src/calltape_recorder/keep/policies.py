@@ -5,8 +5,8 @@ first, and the right one only if the answer is still open. So a limit belongs on
 ``Novelty() | Rate(0.01) & PerSecond(5)`` keeps every call that adds evidence, and of a hundredth of
 the others at most five a second. The manifest says ``str(policy)``.
 
-A flight recorder decides later: it holds the calls that no policy keeps, until something asks for
-them.
+A flight recorder (:mod:`calltape_recorder.keep.flight_recorder`) decides later about the calls that
+no policy keeps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calltape_schema import TapeError
 
 if TYPE_CHECKING:  # these import torch, and calltape-record reads policies without it
     from calltape_recorder.capture.structures import Structure
-    from calltape_recorder.snapshot.facts import Outline
+    from calltape_recorder.snapshot.side import Outline
 
 
 @dataclass(eq=False, slots=True)
@@ -79,14 +79,14 @@ Decider = Callable[[int, Any], Verdict]
 :data:`NOVEL`. Several threads of the application call it at once. The decider of a policy
 ``by_number`` gets no view, and answers with no function.
 
-If it remembers what it kept, it answers with a function, because another policy may still refuse
+If it remembers what it kept, it answers with a function, because another policy may still reject
 the call. The function is called if none does. It remembers the call and returns the answer, which
 is False if other threads kept enough meanwhile. Such a decider has a method ``start_over()``. This
 is called when kept calls were lost, so that calls like these are kept again.
 
-If it knows in advance what it will not keep, it has a method ``gap(number)``. This gives the first
-number and the end of a range in which no call is kept; ``number`` is in the range unless it is
-kept.
+If it knows in advance what it will not keep, it has a method ``gap(number)``. This returns the
+first number and the end of a range in which no call is kept; ``number`` is in the range unless it
+is kept.
 """
 
 
@@ -268,31 +268,8 @@ class When(Keep):
         return f"when({name[:200]})"
 
 
-@dataclass(frozen=True)
-class FlightRecorder:
-    """The limits of a flight recorder, which holds the latest calls that ``keep`` did not select.
-    Their memory is in addition to ``max_queue_bytes``.
-
-    Args:
-        calls: how many calls it holds at most.
-        bytes: how many bytes of their tensors, texts and large new structures it holds at most.
-
-    Raises:
-        TapeError: ``usage`` for anything but positive ints.
-    """
-
-    calls: int = 100
-    bytes: int = 64 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        for name, value in (("calls", self.calls), ("bytes", self.bytes)):
-            if type(value) is not int or value < 1:
-                reason = f"FlightRecorder({name}={value!r})"
-                raise TapeError("usage", reason, advice="pass an int, 1 or more")
-
-
 def settled(verdict: Verdict) -> int:
-    """The answer about a call that no other policy refuses."""
+    """The answer about a call that no other policy rejects."""
     return verdict() if callable(verdict) else verdict
 
 
@@ -304,8 +281,8 @@ def start_over(decider: Decider) -> None:
 
 
 class _Pair:
-    """Two deciders. No lock is held while they decide, as they may run the application's own
-    predicate."""
+    """Two deciders. No lock is held while they decide, because they may run a predicate of the
+    application."""
 
     def __init__(self, left: Decider, right: Decider, *, both: bool) -> None:
         self._left = left
@@ -361,18 +338,18 @@ class _Bucket:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._most = max(rate, 1.0)
-        self._tokens = self._most
+        self._permits = self._most
         self._filled = time.monotonic()
         self._lock = RLock()
 
     def __call__(self, number: int, view: Any) -> bool:
         with self._lock:
             now = time.monotonic()
-            self._tokens = min(self._most, self._tokens + (now - self._filled) * self._rate)
+            self._permits = min(self._most, self._permits + (now - self._filled) * self._rate)
             self._filled = now
-            if self._tokens < 1:
+            if self._permits < 1:
                 return False
-            self._tokens -= 1
+            self._permits -= 1
             return True
 
 

@@ -68,9 +68,9 @@ def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: 
 def _follow_instances(
     cls: type, directory: str, options: Mapping[str, Any], is_command: bool = False
 ) -> None:
-    """Records every instance of the class and its subclasses: the ones that exist, and the ones
-    that are made from now on. Copies are not recorded, because a copy does not run ``__init__``.
-    If there was none, ``is_command`` tells that this process says so at its end."""
+    """Records every instance of the class and its subclasses: existing ones, and those that are
+    created from now on. Copies are not recorded, because a copy does not run ``__init__``. With
+    ``is_command``, this process says at its end if there was no instance."""
     instances: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
     lock = RLock()  # a finalizer may make an instance while this thread has the lock
     count = 0
@@ -79,7 +79,7 @@ def _follow_instances(
         nonlocal lock
         lock = RLock()
 
-    # A thread that does not exist in the child may have held the lock.
+    # A thread that does not exist in the child may hold the lock.
     os.register_at_fork(after_in_child=renew)
 
     def born(instance: Any, *, running: bool = False) -> None:
@@ -112,7 +112,7 @@ def _follow_instances(
     for found in gc.get_objects():
         if issubclass(type(found), cls):
             born(found, running=True)
-    if is_command:  # not before all were looked at: the process may end meanwhile
+    if is_command:  # after the search: the process may end during it
         atexit.register(say_if_none)
 
 
@@ -151,13 +151,13 @@ def _after_init(cls: type, born: Callable[[Any], None]) -> None:
 
 
 def _inherited_init(cls: type, instance: Any, ours: object) -> Callable[..., None]:
-    """What an instance would run if ``cls`` had no ``__init__``: in a subclass, other classes may
-    stand before the one from which ``cls`` inherits."""
+    """The ``__init__`` that an instance would run if ``cls`` had none: in a subclass, other classes
+    may come before the one from which ``cls`` inherits."""
     kind: Any = type(instance)
     before: Any = cls
     for base in kind.__mro__[kind.__mro__.index(cls) + 1 :]:
         if getattr(vars(base).get("__init__"), "__name__", None) == _OF_PROTOCOLS:
-            before = base  # it would look for the next one, but not if the class has another one
+            before = base  # it looks for the next one, unless the class has another one
         elif "__init__" in vars(base):
             break
     init: Callable[..., None] = super(before, instance).__init__

@@ -1,5 +1,5 @@
-"""What is known of tensors, copies of them that nobody else can change, and calls of such copies.
+"""Copies the two sides of a call, so that the application may change its tensors afterwards.
 
 Takes the tensors of one side of a call; returns their facts (dtype, shape, strides, aliases) and
-their bytes, in host memory that a pool uses again.
+their bytes, in host memory that a pool reuses.
 """

@@ -1,11 +1,11 @@
 """Copies large tensors to host memory, which a pool lends.
 
-New memory costs a page fault per 4 KiB. If a tensor is large, this is most of the cost of its copy.
-A pool of mapped buffers pays it once.
+New memory costs a page fault per 4 KiB, which is most of the cost of copying a large tensor. A pool
+of mapped buffers pays this once.
 
-A copy that holds the interpreter lock stops all other Python threads. A copy that gives it away
-waits until a busy thread gives it back, up to its switch interval (5 ms). So small sides are copied
-under the lock, and large ones by one operator of torch, which gives the lock away once for all
+A copy that holds the interpreter lock stops all other Python threads. A copy that releases it has
+to wait until a busy thread returns it, for up to the switch interval (5 ms). So small sides are
+copied under the lock, and large ones by one operator of torch, which releases the lock once for all
 pieces.
 """
 
@@ -41,11 +41,11 @@ class Buffer:
     """``size`` writable bytes at ``address``, for one copy that may have several users.
 
     Attributes:
-        pieces: the tensors that the last copy was made with. They are freed when the call that was
-            copied is released, which the writer's thread does: torch gives the interpreter lock
-            away for each tensor that it frees, and gets it back from a busy thread after 5 ms.
-            Measured, freeing the 512 tensors of 64 MiB took 100 ms beside such a thread.
-        users: how many will give it back.
+        pieces: the tensors that the last copy was made with. The writer's thread frees them when it
+            releases the copied call: torch releases the interpreter lock for each tensor that it
+            frees, and a busy thread returns it after 5 ms. Measured, freeing the 512 tensors of
+            64 MiB took 100 ms beside such a thread.
+        users: how many will return it.
     """
 
     __slots__ = ("address", "lost", "memory", "pieces", "size", "users")
@@ -62,7 +62,7 @@ class Buffer:
             ctypes.memset(self.address, 0, size)
 
     def __del__(self) -> None:
-        # If an interrupt came between two steps, nobody gave the buffer back.
+        # If an interrupt came between two steps, the buffer was not given back.
         lost = getattr(self, "lost", None)
         if lost is not None:
             lost.append(self.size)
@@ -121,7 +121,7 @@ class Buffers:
         self._make = make
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used
         self.nbytes = 0
-        self._lost: deque[int] = deque()  # sizes of buffers that nobody gave back
+        self._lost: deque[int] = deque()  # sizes of buffers that were never given back
 
     def acquire(self, nbytes: int) -> Buffer:
         """A buffer of at least ``nbytes``.
@@ -208,7 +208,7 @@ def _empty(freed: list[Buffer]) -> None:
         freed.pop().empty()
 
 
-# The copied bytes of one leaf, and who owns their memory.
+# The copied bytes of one leaf, and the owner of their memory.
 
 
 class Piece(NamedTuple):
@@ -222,15 +222,16 @@ class Piece(NamedTuple):
 
 SPAN = 5
 Span = tuple[int, int, int, int, int]
-"""What of its memory is the copy of a leaf: where it begins, its size, and three zeros. Of a tensor
-that grew, what :class:`~calltape_recorder.snapshot.grown_copies.Grown` has besides its memory."""
+"""The part of its memory that is the copy of a leaf: where it begins, its size, and three zeros. If
+the tensor grew, the fields of :class:`~calltape_recorder.snapshot.grown_copies.Grown` after its
+memory."""
 
 SideCopies = tuple[Sequence[Any], bytes]
 """The copies of one side: per leaf what holds its bytes, or None; and the numbers of all spans, as
 :func:`packed_numbers` gives them. There are none if each holds one copy.
 
-A call that waits for the writer consists of these, and not of objects for each leaf: Python's
-garbage collector would go through all objects of the application each time these became many more.
+A call that waits for the writer consists of these, not of objects for each leaf: Python's garbage
+collector visits all objects of the application whenever the number of objects has grown much.
 """
 
 
@@ -239,7 +240,7 @@ def packed_numbers(numbers: list[int]) -> bytes:
     return array("q", numbers).tobytes()
 
 
-# From addresses to a buffer: the same bytes, one piece behind the other.
+# Copying from addresses to a buffer, without gaps.
 
 _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a millisecond
 # Torch copies tensors of at least 32768 elements with several threads (``at::internal::GRAIN_SIZE``

@@ -1,112 +1,53 @@
-"""A recorded call on its way from the application to the tape, and the copies of its two sides.
+"""A recorded call on its way from the application to the tape, and the chunks that it yields.
 
-The application side fills it in while the call runs; the writer reads it when the call has ended.
-What a generator yields is copied chunk by chunk, and becomes one output that is a list.
+The handler fills it in while the call runs, and the writer reads it after the call has ended. What
+a generator yields is copied chunk by chunk, and becomes one output that is a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.scalars import text_bytes
-from calltape_recorder.capture.structures import Structure, Structures, Wanted, spell_out
+from calltape_recorder.capture.structures import Structures, Wanted, spell_out
 from calltape_recorder.capture.walk import Walked, capture_output
-from calltape_recorder.snapshot.buffers import SPAN, SideCopies
-from calltape_recorder.snapshot.copies import pieces_of
+from calltape_recorder.snapshot.buffers import SPAN
 from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.drop_reasons import DropReason
 
 OMITTED = "policy"
-"""What a tape says of outputs that were not to be kept."""
+"""Why outputs are missing if ``outputs=False``, as the tape says it."""
 
 _TOO_MUCH = "more than one call can hold"
 
 _ONE_CHUNK = ("outputs", ("list", 1, None))
 
 
-class Side:
-    """Copied inputs or outputs of a call.
-
-    Attributes:
-        facts: of its leaves.
-        wanted: of which leaves the bytes are kept: as in its structure, but for a list of chunks.
-        places, spans: the copies; see :data:`~calltape_recorder.snapshot.buffers.SideCopies`.
-        origins: of each leaf the origin of its bytes and of their first part, see
-            :class:`~calltape_recorder.snapshot.earlier_copies.EarlierCopy`.
-        joined: the bytes of all leaves, one behind the other, if these are few; else None. There
-            are no places then.
-        template: the same without these bytes, which sides that look the same share; None if there
-            is none.
-        is_template: whether it is such a side itself.
-    """
-
-    # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
-    __slots__ = (
-        "facts", "is_template", "joined", "origins", "places", "scalars", "spans", "structure",
-        "template", "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        structure: Structure,
-        scalars: Sequence[Any],
-        facts: SideFacts,
-        copies: SideCopies = ((), b""),
-        wanted: Wanted | None = None,
-        origins: bytes = b"",
-        joined: bytes | None = None,
-        template: Side | None = None,
-    ) -> None:
-        # Bytes, and tuples of bytes, are nothing to Python's garbage collector, however many calls
-        # wait.
-        self.structure = structure
-        self.scalars = tuple(scalars)
-        self.facts = facts
-        self.places, self.spans = tuple(copies[0]), copies[1]
-        self.wanted = structure.wanted if wanted is None else wanted
-        self.origins = origins
-        self.joined = joined
-        self.template = template
-        self.is_template = False
-
-    def pieces(self) -> Sequence[Any]:
-        """The copy of each leaf, made anew; None if it has none."""
-        if self.joined is not None:
-            return split(self.joined, self.facts.sizes)
-        return pieces_of(self.places, self.spans)
-
-
-def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
-    """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
-    parts: list[bytearray | None] = []
-    begin = 0
-    for size in sizes:
-        parts.append(bytearray(joined[begin : begin + size]) if size else None)
-        begin += size
-    return parts
-
-
 class Owner(Protocol):
-    """What records a call: its pipeline."""
+    """The recording of a call."""
 
     def lost(self, call: Call) -> None:
-        """Counts a call that nothing refers to any more, and that nobody counted."""
+        """Counts a call that was deleted before it was counted."""
 
 
 class QueuedCall:
     """One call on its way to the tape. Times are in nanoseconds.
 
-    ``owner`` is the pipeline that records the call. ``is_provisional`` tells whether the call is
-    for the flight recorder only, ``is_novel`` whether it is kept because none before was like it.
-    ``outputs_missing`` says in the words of a tape why not all outputs are there, ``outputs_lost``
-    for which reason they are not although they were wanted. ``cost_ns`` is what the recorder added
-    to it. ``ahead_file`` is the file that its inputs were written to before the model ran.
-    ``chunks`` is what a generator yielded so far. ``joined`` has the bytes of both sides, if these
-    have none.
+    Attributes:
+        owner: the recording of the call.
+        is_provisional: whether the call is for the flight recorder only.
+        is_novel: whether it is kept because no earlier call was like it.
+        outputs_missing: why outputs are missing, as the tape says it.
+        outputs_lost: why outputs are missing that should be there.
+        cost_ns: the time that the recorder added to the call.
+        ahead_file: the file that its inputs were written to before the model ran.
+        chunks: what a generator yielded so far.
+        joined: the bytes of both sides, if these are templates.
     """
 
     __slots__ = (
@@ -138,15 +79,15 @@ class QueuedCall:
 
 
 class Call(QueuedCall):
-    """A call that was not handed to the writer yet. Then it becomes a :class:`QueuedCall`
-    (``__class__`` is set): no code of ours runs when it is freed. Dynamo looks at each
-    function that Python runs in a thread of the application while it compiles."""
+    """A call before it is handed to the writer, which makes it a :class:`QueuedCall` by setting
+    ``__class__``. Then freeing it runs no code of the recorder: Dynamo looks at each function that
+    Python runs in a thread of the application while it compiles."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        # Nobody counted this call if an exception that can come at any step (KeyboardInterrupt)
-        # came between two of them.
+        # The call was not counted if an exception that can come at any step (KeyboardInterrupt)
+        # came too early.
         owner = getattr(self, "owner", None)  # it may have come within __init__
         if owner is not None and not self.is_accounted:
             with suppress(RecursionError):  # the stack is too deep; it is counted at the end
@@ -160,7 +101,7 @@ def capture_chunk(value: Any) -> Walked:
 
 
 class Chunks:
-    """Keeps chunks as long as they fit into one call, and counts all of them.
+    """The chunks of one call: keeps them as long as they fit, and counts all of them.
 
     Attributes:
         count: how many chunks there were.
@@ -183,12 +124,12 @@ class Chunks:
 
     @property
     def places(self) -> list[Any]:
-        """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
-        so their memory is given back with the others."""
-        found: list[Any] = []
+        """The places of the copies of all tensors so far. Those of a chunk that did not fit come
+        last, so that their memory is released with the others."""
+        places: list[Any] = []
         for side in self._sides:
-            found += side.places if side.joined is None else side.pieces()
-        return [*found, *self._unused]
+            places += side.places if side.joined is None else side.pieces()
+        return [*places, *self._unused]
 
     def next(self) -> bool:
         """Counts a chunk, and returns whether it must be added."""
@@ -200,17 +141,17 @@ class Chunks:
     def add(self, tokens: tuple[Any, ...], side: Side) -> None:
         """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
         can hold it."""
-        more = tokens[len(_ONE_CHUNK) :]
+        added = tokens[len(_ONE_CHUNK) :]
         text = sum([text_bytes(value) for value in side.scalars if type(value) in (str, bytes)])
         # The first chunk always fits: the walk has the same bounds for any output.
         if self._sides and (
-            len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
+            len(self._tokens) + len(added) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
         ):
             self.reason = _TOO_MUCH
             self._unused = side.places
             return
         leaves = sum([len(earlier.facts.per_leaf) for earlier in self._sides])
-        for token in more:  # the leaves of a token are counted from the first chunk on
+        for token in added:  # the leaves of a token are counted from the first chunk on
             if type(token) is tuple and token[0] in ("tensor", "ndarray"):
                 token = token[0], token[1] + leaves
             self._tokens.append(token)
@@ -233,40 +174,40 @@ class Chunks:
                 tuple([fact for side in sides for fact in side.facts.per_leaf]),
                 tuple([shape for side in sides for shape in side.facts.shapes]),
                 tuple([size for side in sides for size in side.facts.sizes]),
-                _same(sides),
-                _storages(sides),
+                _merged_same(sides),
+                _merged_storages(sides),
             ),
-            (self.places, _numbers(SPAN, [(side.spans, side) for side in sides])),
-            _wanted(sides, structure.wanted),
-            _numbers(2, [(side.origins, side) for side in sides]),
+            (self.places, _merged_numbers(SPAN, [(side.spans, side) for side in sides])),
+            _merged_wanted(sides, structure.wanted),
+            _merged_numbers(2, [(side.origins, side) for side in sides]),
         )
 
     def missing(self) -> str | None:
         """Says in words what the list lacks; None if it has all that the generator yields."""
         kept = len(self._sides)
-        told = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
+        cut = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
         if not self.closed:
-            return told
+            return cut
         closed = f"closed by its consumer after {self.count} chunks"
-        return closed if told is None else f"{told}; {closed}"
+        return closed if cut is None else f"{cut}; {closed}"
 
     def raised(self) -> str:
         """Says in words how far a generator came that raised. Its chunks are not kept."""
         return f"raised after {self.count} chunks"
 
 
-def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
-    """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
+def _merged_numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
+    """``count`` numbers for each leaf of all sides; 0 for the leaves of a side without numbers."""
     return b"".join(
         [numbers or bytes(8 * count * len(side.facts.per_leaf)) for numbers, side in sides]
     )
 
 
-# The application may use the memory of a chunk again for the next one. So leaves of two chunks are
-# never taken for the same tensor, nor for leaves of the same storage.
+# The application may reuse the memory of a chunk for the next one. So leaves of two chunks are
+# never taken for the same tensor or for leaves of the same storage.
 
 
-def _same(sides: list[Side]) -> tuple[int, ...] | None:
+def _merged_same(sides: list[Side]) -> tuple[int, ...] | None:
     if all(side.facts.same is None for side in sides):
         return None
     merged: list[int] = []
@@ -277,7 +218,7 @@ def _same(sides: list[Side]) -> tuple[int, ...] | None:
     return tuple(merged)
 
 
-def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
+def _merged_storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     if all(side.facts.storages is None for side in sides):
         return None
     merged: list[Alias | None] = []
@@ -289,7 +230,7 @@ def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
     return tuple(merged)
 
 
-def _wanted(sides: list[Side], of_list: Wanted) -> Wanted:
+def _merged_wanted(sides: list[Side], of_list: Wanted) -> Wanted:
     """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
     wanted: list[bool] = []
     for side in sides:

@@ -1,4 +1,4 @@
-"""Copies tensors to host memory that nobody else can change.
+"""Copies tensors to host memory that the application cannot change.
 
 The application sees nothing of it: no autograd graph, no version counter, no dispatch mode and no
 random number generator is touched. Contiguous host memory is copied as it lies, without any
@@ -64,7 +64,7 @@ def copy_leaves(
         return places, b""
     spans = [] if earlier_copies is None else [0] * SPAN * len(leaves)
     large: list[int] = []
-    distant: list[int] = []
+    on_device: list[int] = []
     for at, (leaf, fact, size) in enumerate(zip(leaves, facts.per_leaf, facts.sizes, strict=True)):
         if not size:
             continue
@@ -78,18 +78,18 @@ def copy_leaves(
                 large.append(at)
         elif issubclass(type(leaf), _Tensor):
             if fact.device.type == "cuda":
-                distant.append(at)
+                on_device.append(at)
             else:
                 places[at] = _computed(leaf, fact, size)
         else:
-            mine = leaf.copy(order="C")
-            places[at] = Piece(memory_at(mine.ctypes.data, size), mine)
-    if large or distant:
+            own_copy = leaf.copy(order="C")
+            places[at] = Piece(memory_at(own_copy.ctypes.data, size), own_copy)
+    if large or on_device:
         spans = spans or [0] * SPAN * len(leaves)
         if large:
             _pooled(leaves, facts.sizes, large, places, spans, buffers)
-        if distant:
-            _from_device(leaves, facts, distant, places, spans, buffers)
+        if on_device:
+            _from_device(leaves, facts, on_device, places, spans, buffers)
     return places, packed_numbers(spans)
 
 
@@ -173,15 +173,15 @@ def _pooled(
 
 
 def _from_device(
-    leaves: list[Any], facts: SideFacts, distant: list[int], places: list[Any], spans: list[int],
+    leaves: list[Any], facts: SideFacts, on_device: list[int], places: list[Any], spans: list[int],
     memory: HostMemory,
 ) -> None:  # fmt: skip
-    each = [facts.per_leaf[index] for index in distant]
-    tensors = [leaves[index] for index in distant]
+    device_facts = [facts.per_leaf[index] for index in on_device]
+    tensors = [leaves[index] for index in on_device]
     # We hold the storages until the copies are enqueued, as above.
     storages = [
         untyped_storage(tensor) if fact.direct else None
-        for tensor, fact in zip(tensors, each, strict=True)
+        for tensor, fact in zip(tensors, device_facts, strict=True)
     ]
     try:
         with unseen():
@@ -191,18 +191,18 @@ def _from_device(
                     None
                     if storage is None
                     else source_of(leaves[index], storage, facts.sizes[index])
-                    for index, storage in zip(distant, storages, strict=True)
+                    for index, storage in zip(on_device, storages, strict=True)
                 ],
-                lambda place: _copyable(_plain(tensors[place], each[place])),
+                lambda place: _copyable(_plain(tensors[place], device_facts[place])),
                 memory.pinned,
             )
     except Exception as error:  # there is no pinned memory: each leaf is waited for
         if is_interrupt(error):
             raise
-        for index, fact in zip(distant, each, strict=True):
+        for index, fact in zip(on_device, device_facts, strict=True):
             places[index] = _computed(leaves[index], fact, facts.sizes[index])
         return
-    for at, (data, owner, begin) in zip(distant, pieces, strict=True):
+    for at, (data, owner, begin) in zip(on_device, pieces, strict=True):
         places[at], spans[SPAN * at : SPAN * at + 2] = owner, (begin, len(data))
 
 
@@ -214,8 +214,8 @@ def _computed(tensor: torch.Tensor, fact: LeafFacts, size: int) -> Piece:
             # This waits for the device. Only a copy to pinned memory does not have to.
             value = to(value, "cpu")
         # contiguous() would return the application's own memory if it is contiguous already.
-        mine = clone(_copyable(value), memory_format=torch.contiguous_format)
-        return Piece(memory_at(data_ptr(mine), size), mine)
+        own_copy = clone(_copyable(value), memory_format=torch.contiguous_format)
+        return Piece(memory_at(data_ptr(own_copy), size), own_copy)
 
 
 def _plain(tensor: torch.Tensor, fact: LeafFacts) -> torch.Tensor:

@@ -26,17 +26,17 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
 
 def copier() -> Callable[[int, int, int, int], int] | None:
     """The driver's function that enqueues a copy to host memory. It takes the address there, the
-    address on the device, bytes and stream, and returns 0 or the number of an error. None on ROCm,
-    which has no such driver: there torch's operators copy, which take about four times as long, and
-    three for each tensor."""
+    address on the device, the number of bytes and the stream, and returns 0 or an error number.
+    None on ROCm, which has no such driver: there, torch's operators copy, which takes about four
+    times as long and three operators per tensor."""
     driver = _driver()
     return None if driver is None else driver.cuMemcpyDtoHAsync_v2
 
 
 @contextlib.contextmanager
 def _relaxed() -> Iterator[None]:
-    """Lets this thread wait for events and ask for memory while another one captures a CUDA graph.
-    Otherwise either would make the capture fail."""
+    """Lets this thread wait for events and allocate memory while another one captures a CUDA graph.
+    Otherwise, either would make the capture fail."""
     driver, mode = _driver(), ctypes.c_int(_RELAXED)
     if driver is None:
         yield
@@ -44,7 +44,7 @@ def _relaxed() -> Iterator[None]:
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
         yield
-    finally:  # what is exchanged is the mode from before
+    finally:  # the variable holds the earlier mode now
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
@@ -77,7 +77,7 @@ class Copies:
         self._failure: str | None = None
 
     def add(self, event: Any) -> None:
-        """An event that comes after some of these copies."""
+        """Adds an event that comes after some of these copies."""
         self._events.append(event)
 
     def are_done(self) -> bool:
@@ -113,7 +113,7 @@ class _PinnedBuffer(Buffer):
     """A buffer that devices copy to: copies to it need not be waited for.
 
     Raises:
-        OSError: the system does not pin so much memory.
+        OSError: the system cannot pin this much memory.
     """
 
     __slots__ = ("_pinned",)
@@ -160,7 +160,7 @@ class HostMemory(Buffers):
 
 class Landing:
     """Host memory for copies from devices. It goes back to its pool when the copies are done and
-    :meth:`release` was called, or nobody refers to it any more.
+    :meth:`release` was called, or when there is no reference to it any more.
 
     Attributes:
         size: in bytes.
@@ -245,10 +245,10 @@ def copy_out(
     """Begins to copy these tensors from CUDA devices to pinned memory.
 
     Args:
-        sources: where the bytes of a tensor lie, if they are copied as they lie; else None. The
+        sources: where the bytes of a tensor are, if they are copied as raw bytes; else None. The
             caller keeps their memory alive.
-        prepare: takes the position of a tensor that is not copied as it lies, and gives the tensor
-            whose elements are copied. It runs on the stream that copies.
+        prepare: takes the position of a tensor that is not copied as raw bytes, and returns the
+            tensor whose elements are copied. It runs on the stream that copies.
         pool: of pinned memory.
 
     Raises:
@@ -260,32 +260,34 @@ def copy_out(
     for place, tensor in enumerate(tensors):
         by_device.setdefault(tensor.get_device(), []).append(place)
     for device, places in by_device.items():
-        host, ours = cuda.current_stream(device), stream_of(device)
-        ours.wait_stream(host)
+        app_stream, copy_stream = cuda.current_stream(device), stream_of(device)
+        copy_stream.wait_stream(app_stream)
         try:
             for place in places:  # the application may free this tensor before the copy is done
-                tensors[place].record_stream(ours)
+                tensors[place].record_stream(copy_stream)
             copies = Copies([])
             if copier() is not None:
-                lying = {place: sources[place] for place in places if sources[place] is not None}
-                pieces |= _as_they_lie(lying, device, ours, copies, pool)
+                raw_sources = {
+                    place: sources[place] for place in places if sources[place] is not None
+                }
+                pieces |= _copy_raw(raw_sources, device, copy_stream, copies, pool)
             others = [place for place in places if place not in pieces]
-            pieces |= _computed(others, prepare, ours, copies, pool)
+            pieces |= _copy_with_operators(others, prepare, copy_stream, copies, pool)
             event = cuda.Event()
-            event.record(ours)
-            host.wait_event(event)
+            event.record(copy_stream)
+            app_stream.wait_event(event)
             copies.add(event)
         except Exception:
-            ours.synchronize()
+            copy_stream.synchronize()
             raise
     return [pieces[place] for place in range(len(tensors))]
 
 
-def _as_they_lie(
+def _copy_raw(
     sources: dict[int, Any], device: int, stream: Any, copies: Copies, pool: Buffers
 ) -> dict[int, Piece]:
-    """Copies bytes that lie side by side afterwards. One function of the driver copies a tensor:
-    the operators would take longer than all else that is done for a small call."""
+    """Copies raw bytes side by side. One function of the driver copies a tensor: operators would
+    take longer than everything else that is done for a small call."""
     copy = copier()
     if not sources or copy is None:
         return {}
@@ -302,7 +304,7 @@ def _as_they_lie(
     return pieces
 
 
-def _computed(
+def _copy_with_operators(
     places: list[int], prepare: Callable[[int], torch.Tensor], stream: Any, copies: Copies,
     pool: Buffers,
 ) -> dict[int, Piece]:  # fmt: skip
@@ -312,15 +314,15 @@ def _computed(
         with cuda.stream(stream):
             for place in places:
                 value = prepare(place)
-                mine = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-                mine.copy_(value, non_blocking=True)
-                landing = Landing(mine, mine.nbytes, copies, pool)
+                pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+                pinned.copy_(value, non_blocking=True)
+                landing = Landing(pinned, pinned.nbytes, copies, pool)
                 pieces[place] = Piece(landing.view, landing)
     return pieces
 
 
 def _on(device: int) -> contextlib.AbstractContextManager[Any]:
-    """The driver copies on the device that is current for the thread."""
+    """Makes a device current for the thread, because the driver copies on the current device."""
     if cuda.current_device() == device:
         return contextlib.nullcontext()
     return cuda.device(device)  # type: ignore[no-any-return]

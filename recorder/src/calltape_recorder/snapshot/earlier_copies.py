@@ -1,10 +1,10 @@
 """Finds tensors whose bytes an earlier call has, so that they are neither copied nor written again.
 
-The cache that one decode step returns is what the next one gets, and the beginning of what that one
-returns. Takes the leaves of one side of a call; returns the copies that were made of them before,
-or, of a tensor that grew, of its first part. Where a tensor lies, or with which bytes it begins,
-says only where to look: all bytes are compared, because a kernel may have written to it without any
-trace.
+A decode step gets the cache that the step before returned, and returns a longer one. Takes the
+leaves of one side of a call; returns the copies that were made of them before. If a tensor grew,
+the earlier copy is its *prefix*, and the rest is its *tail*. The address and the first bytes of a
+tensor only say where to look: all bytes are compared, because a kernel may have written to the
+tensor without a trace.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class EarlierCopy(NamedTuple):
         size: in bytes.
         dtype, shape: of the leaf. Only a leaf of the same ones may refer to its bytes.
         place, span: where the copy lies: bytes, a pooled buffer, or strips.
-        origin: a number that its bytes have. The writer knows by it where they are on the tape.
-        first: of a tensor that grew, the origin of its first part; else 0. It is 0 of each 33rd
-            too, so that the tensor is written as a whole.
-        tails: how many of these firsts there are, one behind the other.
-        start: with what it begins: see :func:`_start_of`.
+        origin: a number that identifies its bytes. The writer knows by it where they are on the
+            tape.
+        prefix_origin: the origin of the prefix of a tensor that grew; else 0. It is 0 each 33rd
+            time too, so that the tensor is written as a whole.
+        tails: how many tails follow each other, from the copy that was written as a whole.
+        start: how the tensor begins: see :func:`_start_of`.
     """
 
     size: int
@@ -65,7 +66,7 @@ class EarlierCopy(NamedTuple):
     place: Any
     span: Span
     origin: int
-    first: int
+    prefix_origin: int
     tails: int
     start: tuple[Any, ...]
 
@@ -87,11 +88,12 @@ class QueueMemory(Protocol):
     shared_bytes: int
 
     def reserve(self, call: Any, nbytes: int) -> bool:
-        """Reserves bytes for a call; False if not so many are left."""
+        """Reserves bytes for a call; False if there are not enough left."""
         ...
 
     def reserve_shared(self, nbytes: int) -> bool:
-        """Reserves bytes for a copy that later calls may share; False if not so many are left."""
+        """Reserves bytes for a copy that later calls may share; False if there are not enough
+        left."""
         ...
 
     def free_shared(self, nbytes: int) -> None:
@@ -112,7 +114,7 @@ class EarlierCopies:
         self._buffers = buffers
         self._memory = memory
         self._by_address: dict[int, EarlierCopy] = {}  # the oldest first
-        self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
+        self._address_of: dict[tuple[Any, ...], int] = {}  # the latest address of each
         self._origins = new_count(1)
         self._most_bytes = memory.max_bytes // EARLIER_SHARE
 
@@ -146,8 +148,8 @@ class EarlierCopies:
         """Remembers the copies of one side, but for those that :meth:`find` found.
 
         Returns:
-            Per leaf the origin of its bytes and that of its first part, see :class:`EarlierCopy`,
-            as :func:`packed_numbers` gives them. Both are 0 for what is not remembered.
+            Per leaf the origin of its bytes and that of its prefix, see :class:`EarlierCopy`, as
+            :func:`packed_numbers` gives them. Both are 0 for what is not remembered.
         """
         places, spans = copies[0], memoryview(copies[1]).cast("q")
         origins = [0] * 2 * len(leaves)
@@ -160,11 +162,11 @@ class EarlierCopies:
                     continue
                 place, begin = places[at], spans[SPAN * at] if spans else 0
                 span, origin = (begin, size, 0, 0, 0), next(self._origins)
-                first = ctypes.string_at(address_of_copy(place, span), _START)
-                start = _start_of(fact, shape, first)
+                first_bytes = ctypes.string_at(address_of_copy(place, span), _START)
+                start = _start_of(fact, shape, first_bytes)
                 earlier = EarlierCopy(size, fact.dtype, shape, place, span, origin, 0, 0, start)
                 self._add(data_ptr(leaf), earlier)
-            origins[2 * at], origins[2 * at + 1] = earlier.origin, earlier.first
+            origins[2 * at], origins[2 * at + 1] = earlier.origin, earlier.prefix_origin
         return packed_numbers(origins)
 
     def clear(self) -> None:
@@ -178,7 +180,7 @@ class EarlierCopies:
 
     def _equal(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> EarlierCopy | None:
         """The copy that was made at this address, if the bytes there are the same."""
-        copy = self._taken(address) if address in self._by_address else None
+        copy = self._shared_at(address) if address in self._by_address else None
         if copy is None:
             return None
         if copy[:3] == (size, fact.dtype, shape) and are_equal(copy.place, copy.span, address):
@@ -187,42 +189,42 @@ class EarlierCopies:
         return None
 
     def _grown(self, address: int, fact: LeafFacts, shape: Shape, size: int) -> EarlierCopy | None:
-        """A copy of a tensor that grew, if the copy of its first part is known. It takes the place
-        of that one."""
+        """A copy of a tensor that grew, if the copy of its prefix is known. It takes the place of
+        that one."""
         if size > self._most_bytes:
             return None
         start = _start_of(fact, shape, ctypes.string_at(address, _START))
-        before = self._starts.get(start)
-        first = None if before is None else self._taken(before)
-        if before is None or first is None:
+        prefix_address = self._address_of.get(start)
+        prefix = None if prefix_address is None else self._shared_at(prefix_address)
+        if prefix_address is None or prefix is None:
             return None
         try:
-            if first.start != start:  # another thread put another tensor there meanwhile
+            if prefix.start != start:  # another thread put another tensor there meanwhile
                 return None
-            strips = grown(first.place, first.span, first.shape, address, shape, size)
+            strips = grown(prefix.place, prefix.span, prefix.shape, address, shape, size)
         finally:
-            self._give_back(first)
+            self._give_back(prefix)
         if strips is None:
             return None
-        has_tails = first.tails < MAX_TAILS
+        has_tails = prefix.tails < MAX_TAILS
         copy = EarlierCopy(
             size, fact.dtype, shape, *strips, next(self._origins),
-            first.origin if has_tails else 0, first.tails + 1 if has_tails else 0, start,
+            prefix.origin if has_tails else 0, prefix.tails + 1 if has_tails else 0, start,
         )  # fmt: skip
         with self.lock:
-            if self._by_address.get(before) is first:
-                is_grown = type(first.place) is Strips and copy.memory_bytes == first.memory_bytes
+            if self._by_address.get(prefix_address) is prefix:
+                is_grown = type(prefix.place) is Strips and copy.memory_bytes == prefix.memory_bytes
                 if is_grown and address not in self._by_address:
                     # It holds as much memory from now on.
-                    self._by_address.pop(before, None)
+                    self._by_address.pop(prefix_address, None)
                     self._by_address[address] = copy
-                    self._starts[start] = address
+                    self._address_of[start] = address
                     return copy
-                self._drop(before)
+                self._drop(prefix_address)
             self._add(address, copy)
         return copy
 
-    def _taken(self, address: int) -> EarlierCopy | None:
+    def _shared_at(self, address: int) -> EarlierCopy | None:
         with self.lock:
             copy = self._by_address.get(address)
             if copy is not None and type(copy.place) is Buffer:
@@ -251,7 +253,7 @@ class EarlierCopies:
             if not self._memory.reserve_shared(nbytes):
                 return
             self._by_address[address] = copy
-            self._starts[copy.start] = address
+            self._address_of[copy.start] = address
             if type(copy.place) is Buffer:
                 self._buffers.share(copy.place)
 
@@ -262,13 +264,13 @@ class EarlierCopies:
         copy = self._by_address.pop(address, None)
         if copy is None:  # a signal handler dropped it
             return
-        if self._starts.get(copy.start) == address:
-            self._starts.pop(copy.start, None)
+        if self._address_of.get(copy.start) == address:
+            self._address_of.pop(copy.start, None)
         self._memory.free_shared(copy.memory_bytes)
         self._give_back(copy)
 
 
-def _start_of(fact: LeafFacts, shape: Shape, first: bytes) -> tuple[Any, ...]:
-    """What a tensor that grew has in common with its first part, besides all bytes of that: dtype,
-    rank, and the first bytes. It says where to look."""
-    return fact.dtype, len(shape), first
+def _start_of(fact: LeafFacts, shape: Shape, first_bytes: bytes) -> tuple[Any, ...]:
+    """What a tensor that grew has in common with its prefix, besides all bytes of that: dtype, rank
+    and the first bytes. It says where to look."""
+    return fact.dtype, len(shape), first_bytes

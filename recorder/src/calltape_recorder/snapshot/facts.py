@@ -1,15 +1,14 @@
-"""What is recorded of a tensor besides its bytes, and whether its bytes can be kept.
+"""The facts of a tensor: what is recorded besides its bytes, and whether these can be kept.
 
 Facts are hashable, and equal for tensors that look the same. So what follows from them (the leaf
-record, the blob header) is made once. Shapes are no part of them: a cache grows in each call, and
-all else of its tensors stays.
+record, the blob header) is made once. Shapes are not among them: a cache grows in each call, and
+all other facts of its tensors stay the same.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -21,9 +20,9 @@ from calltape_schema.blob import INTEGER_FORMATS, STORED_DTYPES
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
 
-# The class of a tensor may have a property named ``shape``, and any tensor an attribute with the
-# name ``data_ptr``. Their code must not run in a call of the application. Nobody can replace what
-# is no method (``leaf.dtype``) on a tensor of the plain class, so there it is read as usual.
+# The class of a tensor may have a property named ``shape``, and any tensor an attribute named
+# ``data_ptr``. Their code must not run in a call of the application. What is not a method
+# (``leaf.dtype``) cannot be replaced on a tensor of the plain class, so there it is read as usual.
 
 _Base: Any = torch._C.TensorBase
 
@@ -65,11 +64,11 @@ if _raw_keys is None:
 
 
 def keys_of(t: Any) -> Hashable:
-    """Equal for tensors of the plain class whose bytes are read in the same way: of one type of
-    device and layout, made in inference mode or not, with the sign as it is or not.
+    """A key that is equal for tensors of the plain class whose bytes are read in the same way: of
+    one type of device, one layout, one inference mode and one negative bit.
 
-    ``is_neg`` and ``is_inference`` give the interpreter lock away, and beside a busy writer that
-    takes longer than all other questions together. The dispatch keys tell both, and do not.
+    ``is_neg`` and ``is_inference`` release the interpreter lock, which takes longer beside a busy
+    writer than everything else. The dispatch keys contain both answers, and reading them does not.
     """
     if dispatch_keys is None:
         return layout_of(t), device_of(t).type, is_inference(t), is_neg(t)
@@ -104,8 +103,8 @@ Shape = tuple[int, ...]
 
 
 class _Shapes(dict[Shape, Shape]):
-    """Plain tuples by equal shapes. To Python's garbage collector they are nothing, unlike a
-    ``torch.Size``, and equal shapes are one object. So a call that waits adds none."""
+    """Plain tuples by equal shapes. Unlike a ``torch.Size``, Python's garbage collector does not
+    visit them, and equal shapes are one object. So a waiting call adds none."""
 
     def __missing__(self, shape: Shape) -> Shape:
         if len(self) >= MAX_SHAPES:
@@ -116,7 +115,7 @@ class _Shapes(dict[Shape, Shape]):
 
 
 shape_like: Callable[[Shape], Shape] = _Shapes().__getitem__
-"""The shape as a tuple that lasts."""
+"""The shape as a plain tuple that equal shapes share."""
 
 
 class Alias(NamedTuple):
@@ -168,7 +167,7 @@ def facts_of(leaf: Any) -> tuple[LeafFacts, Shape]:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return _unreadable(leaf, _why(leaf, error), None)
+            return _unreadable(leaf, _why_unreadable(leaf, error), None)
     if issubclass(cls, _Tensor):
         return _subclass_facts(leaf, cls)
     name = leaf.dtype.name
@@ -228,10 +227,10 @@ def _subclass_facts(t: Any, cls: type) -> tuple[LeafFacts, Shape]:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return _unreadable(t, _why(t, error), cls)
+            return _unreadable(t, _why_unreadable(t, error), cls)
 
 
-def _why(t: Any, error: Exception) -> str:
+def _why_unreadable(t: Any, error: Exception) -> str:
     return "layout nested" if is_nested(t) else f"not readable: {name_of(type(error))}"
 
 
@@ -269,7 +268,7 @@ def stored_bytes(facts: LeafFacts, shape: Shape) -> int:
 
 
 def is_plain(facts: LeafFacts) -> bool:
-    """Whether it is a contiguous tensor and nothing else, as most leaves are."""
+    """Whether these are the facts of a plain contiguous tensor, as most leaves are."""
     return facts.direct != "" and facts.missing is None and facts.subclass is None
 
 
@@ -302,7 +301,7 @@ def leaf_document(
     if facts.subclass is not None:
         document["subclass"] = type_name(facts.subclass)
     if facts.quantizer is not None and "key" in document:
-        # Scale and zero point follow from the elements, so they are told together or not at all.
+        # Scale and zero point follow from the elements, so they are only on the tape with them.
         scheme, scale, zero_point = facts.quantizer
         document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
     if alias is not None:
@@ -310,60 +309,3 @@ def leaf_document(
         if alias.offset:
             document["offset"] = alias.offset
     return document
-
-
-# What is read of all leaves of a side first, for policies and counts: as little as that takes.
-
-Outline = tuple[Any, ...]
-"""The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
-of another type."""
-
-_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
-
-
-def outline_of(leaves: list[Any]) -> Outline:
-    """The dtypes and shapes of the leaves of one side of a call."""
-    for leaf in leaves:  # all() of a generator takes longer
-        if type(leaf) is not _Tensor:
-            break
-    else:
-        try:
-            return (*map(_dtype, leaves), *map(_shape, leaves))
-        except Exception as error:
-            if is_interrupt(error):
-                raise
-    read = [_careful(leaf) for leaf in leaves]
-    return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
-
-
-def lasting(outline: Outline) -> Outline:
-    """An outline of leaves, scalars or not, of tuples that last."""
-    return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
-
-
-def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
-    """An outline of leaves, extended by the ints among these scalars."""
-    return (*outline, *[value if type(value) is int else None for value in scalars])
-
-
-def _careful(leaf: Any) -> tuple[Any, Any]:
-    """The dtype and shape of an array, or of a tensor subclass, whose own code must not run."""
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            if issubclass(type(leaf), _Tensor):
-                return dtype_of(leaf), _sizes_of(leaf)
-            # Not the dtype, whose text may have names of fields, which may be private.
-            return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
-    except Exception as error:
-        if is_interrupt(error):
-            raise
-        return name_of(type(leaf)), ()
-
-
-def _sizes_of(tensor: Any) -> tuple[int, ...]:
-    try:
-        return tuple([int(size) for size in shape_of(tensor)])
-    except Exception as error:  # a nested tensor in the strided layout has no shape
-        if is_interrupt(error):
-            raise
-        return ()

@@ -1,9 +1,8 @@
 """Copies of tensors that grow along an axis, as the cache of a decoder does.
 
-The cache of one step is the first part of the cache of the next one, in each strip (each element of
-the axes before the one that grows). Takes the copy of the first part and the address of a tensor;
-returns a copy of the tensor that shares memory with the other one, so that only what is new was
-copied.
+The cache of one step is a prefix of the cache of the next one, in each *strip* (each element of the
+axes before the one that grows). Takes the copy of the prefix and the address of a tensor; returns a
+copy of the tensor that shares memory with the other one, so that only the tail was copied.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Strips:
         count: how many strips there are.
         width: from one strip to the next, in bytes.
         axis: along which the tensor grows.
-        free: has the length of the strips, if more can be written behind it. The thread that takes
-            it out writes there: that is one step, also where a signal handler comes between two.
+        free: contains the length of the strips if more can be written after it. The thread that
+            takes it out writes there: taking it out is one step, even if a signal handler runs.
     """
 
     __slots__ = ("address", "axis", "count", "free", "memory", "width")
@@ -51,14 +50,14 @@ class Grown(NamedTuple):
 
     Attributes:
         memory: has its strips, which may be longer there.
-        strip: how many bytes of each it has.
-        first: how many of these an earlier copy has.
+        strip: how many bytes of each strip it has.
+        prefix: how many of these an earlier copy has.
         width, strips, axis: the width, count and axis of :class:`Strips`.
     """
 
     memory: Any
     strip: int
-    first: int
+    prefix: int
     width: int
     strips: int
     axis: int
@@ -114,19 +113,19 @@ def grown(
     strip = size // count
     if count > 1 and strip < FEWEST_BYTES_OF_STRIP:
         return None
-    first = strip // now[axis] * before[axis]
-    if not _begin_equal(place, span, address, count, strip, first):
+    prefix = strip // now[axis] * before[axis]
+    if not _begin_equal(place, span, address, count, strip, prefix):
         return None
-    strips, begin = (place, first) if type(place) is Strips else (None, 0)
-    if strips is None or strip > strips.width or strips.free.pop(first, None) is None:
-        room = min(MAX_TAILS * (strip - first), strip)
+    strips, begin = (place, prefix) if type(place) is Strips else (None, 0)
+    if strips is None or strip > strips.width or strips.free.pop(prefix, None) is None:
+        room = min(MAX_TAILS * (strip - prefix), strip)
         if count * (strip + room) <= SMALL_BYTES:  # plain memory is there at once
             room = min(room, strip // 8)
         strips, begin = Strips(count, strip + room, axis), 0
     target, source, new = strips.address + begin, address + begin, strip - begin
     _each_strip(_move, target, strips.width, source, strip, count, new)
     strips.free[strip] = True
-    return strips, (strip, first, strips.width, count, axis)
+    return strips, (strip, prefix, strips.width, count, axis)
 
 
 def are_equal(place: Any, span: Span, address: int) -> bool:
@@ -138,11 +137,11 @@ def are_equal(place: Any, span: Span, address: int) -> bool:
 
 
 def _begin_equal(
-    place: Any, span: Span, address: int, count: int, strip: int, first: int
+    place: Any, span: Span, address: int, count: int, strip: int, size: int
 ) -> bool:  # fmt: skip
-    """Whether the strips at this address begin with those of a copy, of ``first`` bytes each."""
-    start, width = address_of_copy(place, span), place.width if type(place) is Strips else first
-    return _each_strip(_compare, start, width, address, strip, count, first)
+    """Whether the strips at this address begin with those of a copy, of ``size`` bytes each."""
+    start, width = address_of_copy(place, span), place.width if type(place) is Strips else size
+    return _each_strip(_compare, start, width, address, strip, count, size)
 
 
 def address_of_copy(place: Any, span: Span) -> int:

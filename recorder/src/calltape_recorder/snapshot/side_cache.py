@@ -1,9 +1,9 @@
 """Recognizes a side of a call whose structure, dtypes and shapes came before.
 
-A cache has an entry for each structure with its dtypes and shapes, found in one step of a dict. The
-entry counts the calls that are not on the tape. If the same leaves come again, it also has what was
-read of their tensors, and guards that recognize them. To read the facts of a tensor takes about ten
-steps in Python. To compare all tensors of a call takes one step in C++, with the guards that torch
+The cache has an entry for each structure with its dtypes and shapes, found by one lookup in a dict.
+The entry counts the calls that are not on the tape. If the same leaves recur, it also has the facts
+of their tensors, and guards that recognize them. Reading the facts of a tensor takes about ten
+steps in Python. Comparing all tensors of a call takes one step in C++, with the guards that torch
 has for compiled code.
 """
 
@@ -26,18 +26,16 @@ from calltape_recorder.capture.contexts import (
 )
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.buffers import array_type
-from calltape_recorder.snapshot.call import Side
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
-    Outline,
     is_plain,
     keys_of,
     keys_of_all,
-    lasting,
     storage_offset,
     untyped_storage,
 )
+from calltape_recorder.snapshot.side import Outline, Side, lasting
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_recorder.threads import RLock, is_interrupt, new_count, value_of
 
@@ -109,7 +107,7 @@ class SideGuards:
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None
         # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
-        # leaves are inference tensors. If the guards cannot tell, each leaf is asked.
+        # leaves are inference tensors. If the guards cannot, each leaf is checked.
         is_any_inference = any(fact.flags & INFERENCE for fact in facts.per_leaf)
         self._checks_keys = is_any_inference or _is_below_autograd()
         self._keys: tuple[Hashable, ...] = keys_of_all(leaves) if self._checks_keys else ()
@@ -206,7 +204,7 @@ class SideGuards:
         sizes = self._copied_sizes
         # This is the most frequent case if only shapes are kept.
         if sizes is None and len(leaves) < 3:
-            # A storage stays the same Python object as long as somebody refers to that object.
+            # A storage stays the same Python object as long as there is a reference to it.
             return len(leaves) == 1 or (
                 untyped_storage(leaves[0]) is not untyped_storage(leaves[1])
             )
@@ -231,7 +229,7 @@ def _is_below_autograd() -> bool:
 
 
 class CachedSide:
-    """What is known of sides of one structure with the same dtypes and shapes.
+    """The entry of the cache for sides of one structure with the same dtypes and shapes.
 
     Attributes:
         structure, outline: of the sides.
@@ -261,7 +259,7 @@ class CachedSide:
         return _ENTRY_WEIGHT + max(len(self.outline), self.structure.weight)
 
     def came_before(self) -> bool:
-        """Whether this was asked before, of an earlier side. Then its leaves may come again."""
+        """Whether an earlier side asked this before. Then its leaves may recur."""
         last, self._last_facts = self._last_facts, self._last_facts or ()
         return last is not None
 
@@ -296,8 +294,8 @@ class CachedSide:
         return side
 
     def evict(self) -> None:
-        """Recognizes no more. Nothing of it is a cycle then, which an application may never
-        collect."""
+        """Recognizes nothing from now on, and breaks its reference cycle, which an application may
+        never collect."""
         self._is_evicted = True
         guards, self.guards = self.guards, None
         if guards is not None:
@@ -322,7 +320,7 @@ class SideCache:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._evicted: deque[CachedSide] = deque()
         self.evicted_weight = 0
-        # By the numbers of structures: such a key is nothing to Python's garbage collector.
+        # By the numbers of structures: Python's garbage collector does not visit such keys.
         self._entries: BoundedDict[tuple[int, Outline], CachedSide] = BoundedDict(
             MAX_CACHED_SIDES, lambda _, entry: entry.weight, self._evict
         )

@@ -99,7 +99,7 @@ def read_facts(leaves: list[Any], wanted: Wanted, before: tuple[LeafFacts, ...] 
                 traits = leaf.dtype, keys_of(leaf), leaf.requires_grad
                 fact = _plain.get(traits) or _plain_facts(leaf, traits)
             if fact is None:
-                fact, shape, storage, size = _careful(leaf, kept)
+                fact, shape, storage, size = _facts_of_any(leaf, kept)
             else:
                 memory = untyped_storage(leaf)
                 storage = memory._cdata
@@ -114,7 +114,7 @@ def read_facts(leaves: list[Any], wanted: Wanted, before: tuple[LeafFacts, ...] 
         except Exception as error:
             if is_interrupt(error):
                 raise
-            fact, shape, storage, size = _careful(leaf, kept)
+            fact, shape, storage, size = _facts_of_any(leaf, kept)
         facts.append(fact)
         shapes.append(shape)
         sizes.append(size)
@@ -126,9 +126,9 @@ def read_facts(leaves: list[Any], wanted: Wanted, before: tuple[LeafFacts, ...] 
     same = aliases = None
     if len(set(storages)) < len(storages):
         same, aliases = _aliased(leaves, facts, shapes, sizes, storages, wanted)
-    found = tuple(facts)
+    per_leaf = tuple(facts)
     return SideFacts(
-        before if found == before else found, tuple(shapes), tuple(sizes), same, aliases
+        before if per_leaf == before else per_leaf, tuple(shapes), tuple(sizes), same, aliases
     )
 
 
@@ -165,7 +165,7 @@ def _has_range(fact: LeafFacts, size: int) -> bool:
     return fact.dtype in INTEGERS and FEWEST_RANGED * fact.dtype.itemsize <= size <= MAX_RANGE_BYTES
 
 
-def _careful(leaf: Any, kept: bool) -> tuple[LeafFacts, Shape, int, int]:
+def _facts_of_any(leaf: Any, kept: bool) -> tuple[LeafFacts, Shape, int, int]:
     """Facts, shape, storage and size of a leaf that may be anything."""
     fact, shape = facts_of(leaf)
     storage, size = id(leaf), 0

@@ -1,7 +1,7 @@
-"""Makes a side of a call from arguments or a result: what was seen becomes what will be written.
+"""Makes the sides of a call from its arguments and its result.
 
-A side that looks like an earlier one takes fewer steps: the cache recognizes its tensors, so they
-are not read again. All of this runs in the application's thread, within its call.
+A side that looks like an earlier one takes fewer steps: the cache recognizes its tensors, so their
+facts are not read again. All of this runs in the application's thread, within its call.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from calltape_recorder.capture.contexts import Traced, function_modes, is_tracin
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.walk import Walked, capture_inputs, capture_output
-from calltape_recorder.snapshot.call import Call, Side
+from calltape_recorder.snapshot.call import Call
 from calltape_recorder.snapshot.copies import copy_leaves
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, EarlierCopies, QueueMemory
-from calltape_recorder.snapshot.facts import Outline, data_ptr, outline_of, with_ints
+from calltape_recorder.snapshot.facts import data_ptr
+from calltape_recorder.snapshot.side import Outline, Side, outline_of, with_ints
 from calltape_recorder.snapshot.side_cache import CachedSide, SideCache, SideGuards
 from calltape_recorder.snapshot.side_facts import SideFacts, read_facts
 
-_SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
-_OF_STRUCTURE = 2  # a structure's rough memory, as a multiple of its bytes on the tape
+_SCALAR_BYTES = 64  # about what a captured Python value takes, which counts for the bound, too
+_OF_STRUCTURE = 2  # about what a structure takes, as a multiple of its bytes on the tape
 _NO_SCALARS: list[Any] = []
 _Tensor = torch.Tensor
 _make = tuple.__new__  # makes a named tuple faster than its class does
@@ -35,7 +36,7 @@ class QueueFull(Exception):  # noqa: N818 - a signal between functions, not an e
 
 
 class CapturedSide(NamedTuple):
-    """What was seen of one side of a call, before anything of it is copied.
+    """One side of a call as the walk found it, before anything is copied.
 
     Attributes:
         structure: of the side.
@@ -43,7 +44,7 @@ class CapturedSide(NamedTuple):
         scalars: those of its scalars that may be on the tape.
         sizes: the outline of its leaves, without scalars.
         cached: the entry of the cache for sides with the same structure, dtypes and shapes.
-        guards: have recognized the leaves; None if nothing has.
+        guards: the guards that have recognized the leaves; None if none have.
     """
 
     structure: Structure
@@ -185,14 +186,14 @@ class Snapshots:
         if nbytes and not self._memory.reserve(call, nbytes):
             self._make_room(call, nbytes)
         if facts.nbytes >= FEWEST_BYTES and structure.wanted:
-            # What an earlier call has is not copied again. Its bytes count for this call too, which
-            # may be the last to hold them.
+            # What an earlier call has is not copied again. Its bytes count for this call too,
+            # because it may be the last one that holds them.
             earlier = self.earlier.find(leaves, facts)
             copies = copy_leaves(leaves, facts, self._buffers, earlier)
             origins = self.earlier.keep(leaves, facts, copies, earlier)
             return Side(structure, scalars, facts, copies, origins=origins)
         if guards is not None and guards.template is not None:
-            # By the ctypes array of each leaf that has bytes, which are few.
+            # There are few bytes, so they are joined, by the ctypes array of each leaf.
             pairs = zip(guards.arrays, leaves, strict=True)
             joined = b"".join(
                 [array.from_address(data_ptr(leaf)) for array, leaf in pairs if array]
@@ -202,11 +203,11 @@ class Snapshots:
         return Side(structure, scalars, facts, copy_leaves(leaves, facts, self._buffers))
 
     def pay(self, call: Call, structure: Structure) -> None:
-        """Reserves memory for a structure, which the call may be the first to have. Those that wait
-        share it; when this call is written, others are remembered within bounds of their own.
+        """Reserves memory for a structure that the call may be the first to have. Waiting calls
+        share it; when this call is written, other bounds apply to the remembered structures.
 
         Raises:
-            QueueFull: there is none.
+            QueueFull: there is no memory left.
         """
         nbytes = _OF_STRUCTURE * len(structure.encoded) - QUEUED_CALL_BYTES
         if nbytes > 0 and not structure.is_paid and not self._memory.reserve(call, nbytes):

@@ -1,4 +1,5 @@
-"""Segments that take no more calls: how long they stay, and what their ends say or will say."""
+"""Segments that take no more calls: they get their ends, and are deleted when they are too old or
+their room is needed."""
 
 from __future__ import annotations
 
@@ -32,24 +33,24 @@ class ClosedSegment(NamedTuple):
 
 
 OnLostFile: TypeAlias = Callable[[InputsTable, DropReason, int], None]
-"""Is told that a file is gone: with the table of its calls, why, and how many of its calls were
-novel."""
+"""Is called with the table of the calls of a file that is gone, the reason, and the number of its
+novel calls."""
 
 
 class ClosedSegments:
     """The segments of this recording that take no more calls, the oldest first. Only files that
-    this recorder made are ever deleted. The writer's thread alone uses it, but for the properties.
+    this recorder created are ever deleted. Only the writer's thread uses it, except the properties.
 
     Args:
-        ledger: is told of the calls of files that are deleted.
+        ledger: counts the calls of files that are deleted as dropped.
         on_lost_file: is called for a file that is deleted.
-        notices: is told of files that are too old.
+        notices: logs the deletion of files that are too old.
         finish: writes the end of a file.
         announce: is called before a file is deleted, with the reason.
 
     Attributes:
         deleted: the numbers of the files that were deleted.
-        nbytes: of the files. There may be thousands, and every append asks: so it is a sum.
+        nbytes: the size of all files, kept as a sum, because there may be thousands.
         unsealed: the files that wait for their ends.
     """
 
@@ -81,8 +82,8 @@ class ClosedSegments:
         self.unsealed.append(closed)
 
     def seal(self) -> OSError | None:
-        """Writes the ends that the disk did not take so far. If it still does not take them, why:
-        the files stay readable without them, and it is tried again with the next file."""
+        """Writes the ends that could not be written so far. Returns the error if they still cannot:
+        the files are readable without them, and the next file tries again."""
         while self.unsealed:
             closed = self.unsealed[0]
             tape, before = closed.tape, closed.tape.size
@@ -99,31 +100,35 @@ class ClosedSegments:
                     continue
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
-                self._notices.tell("sealed", says)
+                self._notices.add_news("sealed", says)
             self.nbytes += tape.size - before
             self.unsealed.pop(0)
             tape.close()
         return None
 
     def forget_moved(self) -> None:
-        """Forgets sealed files that somebody moved away: they use no space here any more, and their
-        calls count as kept. A few are looked for at a time."""
+        """Forgets sealed files that were moved away: they use no space here any more, and their
+        calls count as kept. A few are checked at a time."""
         if self._cursor >= len(self._all):
             self._cursor = 0
-        some = self._all[self._cursor : self._cursor + _LOOKS]
-        on_lost_file = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
-        for closed in on_lost_file:
+        checked = self._all[self._cursor : self._cursor + _LOOKS]
+        moved = [
+            closed
+            for closed in checked
+            if closed not in self.unsealed and not closed.tape.is_there()
+        ]
+        for closed in moved:
             self._remove(closed)
-        self._cursor += len(some) - len(on_lost_file)
+        self._cursor += len(checked) - len(moved)
 
     def expire(self, seconds: float) -> None:
-        """Deletes the files that ended so many seconds ago, and counts their calls."""
+        """Deletes the files that ended at least this long ago, and counts their calls."""
         now = time.monotonic()
         old = list(takewhile(lambda closed: now - closed.ended >= seconds, self._all))
         files = calls = 0
         for closed in old:
             is_there = closed.tape.is_there()
-            # Their sizes are as old as the calls: only the number of the calls is counted on.
+            # The sizes in the calls expire, too: only the number of the calls is still counted.
             if self._delete(
                 closed, DropReason.EXPIRED if is_there else None, _only_counted(closed.counted)
             ):
@@ -131,13 +136,13 @@ class ClosedSegments:
                 calls += closed.accounts.coverage.kept * is_there
         if files:
             says = f"deleted files that ended {seconds:g} s ago (files: {files}, calls: {calls})"
-            self._notices.tell(DropReason.EXPIRED, says)
+            self._notices.add_news(DropReason.EXPIRED, says)
 
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""
-        # The oldest of the files with the fewest novel calls: what is only a sample goes first.
+        # The oldest of the files with the fewest novel calls: mere samples go first.
         first = min(self._all, key=lambda closed: closed.tape.novel_calls)
-        # Somebody may just have moved it.
+        # It may just have been moved.
         reason = DropReason.DELETED if first.tape.is_there() else None
         if first in self.unsealed:
             return self._delete(first, reason, first.tape.table)
@@ -175,7 +180,7 @@ class ClosedSegments:
 
 
 def _only_counted(calls: int) -> InputsTable:
-    """A table that knows no more than how many calls there were."""
+    """A table of this many calls whose inputs are unknown."""
     table = InputsTable()
     table.other.add(Counts(calls))
     return table

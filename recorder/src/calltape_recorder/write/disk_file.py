@@ -1,7 +1,7 @@
-"""A tape file that one process writes, and that stays the same file whatever the application does.
+"""A tape file that one process writes, protected against what happens to it meanwhile.
 
-It gets appends and an end. Meanwhile the application may close descriptors that it does not know, a
-person may move or remove the file, and a fork shares the descriptor.
+The application may close descriptors that it does not know, a person may move or remove the file,
+and a forked process shares the descriptor.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ pwritev = os.pwritev
 
 
 class Accounts(NamedTuple):
-    """What the end of a file says of the calls that it accounts for.
+    """What the end of a file says about the calls that it accounts for.
 
     Attributes:
         coverage: what became of them.
-        dumps: of a flight recorder.
-        next_call: how many calls of the recording were seen, those too that are still under way.
-        closed_ns: until when, Unix time in nanoseconds.
+        dumps: the dumps of a flight recorder.
+        next_call: how many calls of the recording were seen, including those still under way.
+        closed_ns: when the accounts were taken, as Unix time in nanoseconds.
     """
 
     coverage: Coverage
@@ -66,8 +66,8 @@ class Accounts(NamedTuple):
 
 
 class TapeFile:
-    """A new tape file: what is written to it, and what becomes of it on the disk. Only one thread
-    at a time may use it. Its :class:`~calltape_schema.writer.TapeWriter` writes to it as a
+    """A new tape file on the disk. Only one thread at a time may use it. Its
+    :class:`~calltape_schema.writer.TapeWriter` writes to it as a
     :class:`calltape_schema.storage.Sink`.
 
     Args:
@@ -80,7 +80,7 @@ class TapeFile:
         size: of the file, in bytes.
         calls: how many calls it has.
         counts_bytes: how many of its bytes are counts of an unsealed tape.
-        novel_calls: how many of its calls were like none before.
+        novel_calls: how many of its calls were unlike all earlier ones.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -188,7 +188,7 @@ class TapeFile:
         self.size, self.calls = writer.end, writer.calls
 
     def read_end(self) -> End | None:
-        """The written end; None if there is none, or if the file is gone or damaged."""
+        """The end that was written; None without one, or if the file is gone or corrupted."""
         start = self._end_start
         if start is None:
             return None
@@ -199,8 +199,8 @@ class TapeFile:
                     return None
                 stream.seek(start)
                 tail = stream.read()
-            found = parse_header(tail[:BLOCK], start)
-            return None if found is None else decode_end(tail[BLOCK : BLOCK + found.size])
+            member = parse_header(tail[:BLOCK], start)
+            return None if member is None else decode_end(tail[BLOCK : BLOCK + member.size])
         except (OSError, TapeError):
             return None
 
@@ -229,7 +229,7 @@ class TapeFile:
             self._head = b"".join(parts)
 
     def cut(self, size: int) -> None:
-        """Removes what stands after the first ``size`` bytes.
+        """Removes what follows the first ``size`` bytes.
 
         Raises:
             OSError: it is still there.
@@ -238,8 +238,8 @@ class TapeFile:
         os.ftruncate(self._file, size)
 
     def is_there(self) -> bool:
-        """Whether the path is still the file's, as far as the disk tells. If somebody moved it and
-        left a link, the path is the link's."""
+        """Whether the path still leads to this file, as far as the disk says. It does not if the
+        file was moved and replaced by a link."""
         try:
             return _identity(os.lstat(self.path)) == self._identity
         except (FileNotFoundError, NotADirectoryError):
@@ -248,8 +248,8 @@ class TapeFile:
             return True
 
     def is_whole(self) -> bool:
-        """Whether what was written to it is there to be written on: nobody cut it, as far as the
-        disk tells."""
+        """Whether everything that was written to it is still there, as far as the disk says: it was
+        not truncated."""
         try:
             self._check(self.size)
         except OSError as error:
@@ -266,7 +266,7 @@ class TapeFile:
         self._writer = None
 
     def remove(self) -> bool:
-        """Removes the file, if the path is still its own; False if it is still there."""
+        """Removes the file, if the path still leads to it; False if it is still there."""
         try:
             if _identity(os.lstat(self.path)) == self._identity:
                 os.unlink(self.path)
@@ -277,8 +277,8 @@ class TapeFile:
         return True
 
     def _status(self) -> os.stat_result | None:
-        """What the system knows of the descriptor, if it is still this file's. An application may
-        close descriptors that it does not know, and then the next file that it opens has this
+        """The status of the descriptor, if it still belongs to this file. An application may close
+        descriptors that it does not know, and then the next file that it opens gets this
         descriptor, or even the inode."""
         try:
             status = os.fstat(self._file)
@@ -289,13 +289,13 @@ class TapeFile:
         return status if is_same else None
 
     def _check(self, least: int) -> None:
-        """Opens the file again if the application closed it. It must have at least so many
+        """Opens the file again if the application closed it. It must have at least ``least``
         bytes."""
         if self._file < 0:
             raise OSError(errno.EBADF, "the tape is closed")
         known = self._status()
         if known is not None:
-            if known.st_size < least:  # nobody reads what stands behind a hole
+            if known.st_size < least:  # readers stop at a hole
                 raise FileNotFoundError(errno.ENOENT, "somebody cut the file")
             return
         try:

@@ -16,10 +16,11 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
     BoundedDict,
 )
-from calltape_recorder.snapshot.call import QueuedCall, Side, split
+from calltape_recorder.snapshot.call import QueuedCall
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import INTEGERS, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
+from calltape_recorder.snapshot.side import Side, split
 from calltape_recorder.snapshot.side_facts import SideFacts
 from calltape_schema.blob import (
     INTEGER_FORMATS,
@@ -80,15 +81,22 @@ none."""
 
 @dataclass(frozen=True, eq=False)
 class EncodedLeaves:
-    """What follows from structure and facts: the encoded leaf records, the leaves that the blob has
-    (in order, and by key), the leaves that get a range, the hash of inputs without scalars, and a
-    side without scalars and ranges in the form of a record."""
+    """What follows from the structure and the facts of a side.
+
+    Attributes:
+        encoded: the leaves, as a record has them.
+        entries: by key, the entry of the blob of each leaf that the blob has.
+        stored: the numbers of these leaves, in the same order.
+        ranged: the numbers of the leaves that get a range.
+        signature: of inputs with these leaves and no scalars.
+        tree: the side in the form of a record, without scalars and ranges.
+    """
 
     encoded: bytes
-    header: dict[str, Stored]
+    entries: dict[str, Stored]
     stored: tuple[int, ...]
     ranged: tuple[int, ...]
-    inputs: int
+    signature: int
     tree: dict[str, Any]
 
 
@@ -97,7 +105,7 @@ _Header: TypeAlias = tuple[bytes, tuple[str, ...]]
 _TemplateSide: TypeAlias = tuple[str, EncodedLeaves, SideFacts, int]
 """Its name, what was encoded of it, its facts, and where it begins in the bytes of the call."""
 _Template: TypeAlias = tuple[bytes, list[tuple[int, int]], list[_TemplateSide]]
-"""What calls with the same two sides share: the header of the blob, where the bytes behind it are
+"""What calls with the same two sides share: the header of the blob, where the bytes after it are
 in those of the call, and the sides."""
 
 
@@ -106,8 +114,8 @@ class Encoder:
 
     def __init__(self) -> None:
         self._pack = packing()
-        self._file: int | None = None
-        self._places: dict[int, tuple[int, str]] = {}  # by origin: its call in the file, and key
+        self._file_serial: int | None = None
+        self._place_of: dict[int, tuple[int, str]] = {}  # by origin: its call, and the key
         self._leaves: BoundedDict[Any, EncodedLeaves] = BoundedDict(
             MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].weight
         )
@@ -125,13 +133,13 @@ class Encoder:
             MAX_HEADERS_KNOWN, lambda _, found: len(found[0]) // 64
         )
 
-    def encode(self, call: QueuedCall, file: int | None = None) -> NewCall:
+    def encode(self, call: QueuedCall, file_serial: int | None = None) -> NewCall:
         """A call as the bytes of its blob and the document of its record.
 
         Args:
             call: that ended.
-            file: the number of the file that it is for. Bytes that are in this file already are
-                referred to. None for a file of which no call may refer to another.
+            file_serial: the file that it is for, by its serial number. Bytes that are in this file
+                already are referred to. None if no call of the file may refer to another.
         """
         record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
         if call.duration_ns is not None:
@@ -155,21 +163,21 @@ class Encoder:
             encoded.append(self._leaves_of(outputs, shared))
         pieces = [side.pieces() for side in sides]
         for name, side, leaves, copies in zip(_SIDES, sides, encoded, pieces, strict=False):
-            record[name] = _tree(leaves, side.facts, side.scalars, copies)
-        scalars, key = _NO_SCALARS, encoded[0].inputs
+            record[name] = _document_of(leaves, side.facts, side.scalars, copies)
+        scalars, signature = _NO_SCALARS, encoded[0].signature
         if inputs.scalars:
             scalars = self._pack(record["inputs"]["scalars"])
-            key = signature_of(inputs.structure.encoded, encoded[0].encoded, scalars)
-        stored, tails, at = self._placed(call.number, sides, encoded, pieces, file)
+            signature = signature_of(inputs.structure.encoded, encoded[0].encoded, scalars)
+        stored, tails, at = self._placed(call.number, sides, encoded, pieces, file_serial)
         if at:
             record["at"] = list(at.values())
         if not stored:
-            return NewCall(call.number, record, key, scalars=scalars)
+            return NewCall(call.number, record, signature, scalars=scalars)
         header, order = self._header(encoded, stored, tails)
         blob = [header, *joined([stored[name] for name in order])]
         if call.nbytes <= _SMALL_BYTES:
             blob = [b"".join(blob)]
-        return NewCall(call.number, record, key, blob, checksums_of(blob), scalars)
+        return NewCall(call.number, record, signature, blob, checksums_of(blob), scalars)
 
     def _encode_joined(self, call: QueuedCall, record: dict[str, Any], data: bytes) -> NewCall:
         """A call with the bytes of all its leaves, and nothing else of its own but times."""
@@ -181,14 +189,14 @@ class Encoder:
         header, stored, sides = template
         for name, leaves, facts, begin in sides:
             if leaves.ranged:
-                record[name] = _tree(leaves, facts, (), split(data[begin:], facts.sizes))
+                record[name] = _document_of(leaves, facts, (), split(data[begin:], facts.sizes))
             else:
                 record[name] = leaves.tree
-        key = sides[0][1].inputs
+        signature = sides[0][1].signature
         if not header:
-            return NewCall(call.number, record, key)
+            return NewCall(call.number, record, signature)
         blob = b"".join([header, *[data[begin:end] for begin, end in stored]])
-        return NewCall(call.number, record, key, (blob,), checksums_of((blob,)))
+        return NewCall(call.number, record, signature, (blob,), checksums_of((blob,)))
 
     def _new_template(self, *both: Side | None) -> _Template:
         encoded: list[EncodedLeaves] = []
@@ -204,7 +212,7 @@ class Encoder:
             for size in side.facts.sizes:
                 places.append((begin, begin + size))
                 begin += size
-            for key, leaf in zip(leaves.header, leaves.stored, strict=True):
+            for key, leaf in zip(leaves.entries, leaves.stored, strict=True):
                 stored[key] = places[leaf]
         header, order = self._header(encoded, dict(stored), {}) if stored else (b"", ())
         runs: list[tuple[int, int]] = []  # the same bytes in fewer places
@@ -258,89 +266,91 @@ class Encoder:
                 ranged.append(index)
             if key is not None:
                 keys[key] = index
-        entries: list[Stored | None]
+        stored: list[Stored | None]
         if all(map(is_plain, facts.per_leaf)):
             # Nothing is validated. This saves time for a growing cache, which has new sizes in
             # every call.
             encoded = pack(documents)
             pairs = zip(documents, facts.shapes, strict=True)
-            entries = [_contiguous(one["dtype"], shape) for one, shape in pairs]
+            stored = [_contiguous(document["dtype"], shape) for document, shape in pairs]
         else:
             encoded, decoded = checked_leaves(documents)
-            entries = [stored_as(leaf) for leaf in decoded]
-        header: dict[str, Stored] = {}
+            stored = [stored_as(leaf) for leaf in decoded]
+        entries: dict[str, Stored] = {}
         for key, index in keys.items():
-            entry = entries[index]
+            entry = stored[index]
             assert entry is not None  # facts.DTYPES has only what the format can store
-            header[key] = entry
-        inputs = signature_of(side.structure.encoded, encoded, _NO_SCALARS)
+            entries[key] = entry
+        signature = signature_of(side.structure.encoded, encoded, _NO_SCALARS)
         tree = {"structure": side.structure.encoded, "leaves": encoded}
-        return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs, tree)
+        return EncodedLeaves(encoded, entries, tuple(keys.values()), tuple(ranged), signature, tree)
 
     def _placed(
         self, call: int, sides: list[Side], encoded: list[EncodedLeaves],
-        pieces: list[Sequence[Any]], file: int | None,
+        pieces: list[Sequence[Any]], file_serial: int | None,
     ) -> tuple[dict[str, Any], dict[str, Stored], dict[str, Any]]:  # fmt: skip
         """Per key the bytes that go into the blob; the entries of those that are the tails of
         tensors; and the references to tensors of earlier calls."""
         stored: dict[str, Any] = {}
         tails: dict[str, Stored] = {}
         at: dict[str, Any] = {}
-        # By origin of a tail in this call: what has the first part, how many bytes of a
-        # strip these are, and the length of the tail.
+        # By origin of a tail in this call: the origin of its prefix, how many bytes of a strip the
+        # prefix has, and the length of the tail along the axis.
         tails_here: dict[int, tuple[int, int, int]] = {}
-        if file is not None and file != self._file:  # no call refers to another file
-            self._file = file
-            self._places.clear()
+        if (
+            file_serial is not None and file_serial != self._file_serial
+        ):  # no call refers to another file
+            self._file_serial = file_serial
+            self._place_of.clear()
         for side, leaves, copies in zip(sides, encoded, pieces, strict=True):
             origins = memoryview(side.origins).cast("q")
-            for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
+            for leaf, (key, entry) in zip(leaves.stored, leaves.entries.items(), strict=True):
                 if key in stored or key in at:
                     continue
-                origin, first = 0, 0
-                if origins and file is not None:
-                    origin, first = origins[2 * leaf : 2 * leaf + 2]
+                origin, prefix_origin = 0, 0
+                if origins and file_serial is not None:
+                    origin, prefix_origin = origins[2 * leaf : 2 * leaf + 2]
                 if (place := self._earlier_place(origin, call)) is not None:
                     at[key] = key, *place
                     continue
                 stored[key] = piece = copies[leaf]
                 if not origin:
                     continue
-                if len(self._places) >= MAX_ORIGINS:
-                    del self._places[next(iter(self._places))]
-                self._places[origin] = call, key
-                if type(piece) is not Grown or not first:
+                if len(self._place_of) >= MAX_ORIGINS:
+                    del self._place_of[next(iter(self._place_of))]
+                self._place_of[origin] = call, key
+                if type(piece) is not Grown or not prefix_origin:
                     continue
-                begin, shape, axis = piece.first, entry.shape, piece.axis
-                length = shape[axis] - shape[axis] * begin // piece.strip
-                if first in tails_here:
+                prefix, shape, axis = piece.prefix, entry.shape, piece.axis
+                length = shape[axis] - shape[axis] * prefix // piece.strip
+                if prefix_origin in tails_here:
                     # An argument grew since an earlier call, and the model made it grow again. A
                     # reference leads to an earlier call, so the tail is that of both.
-                    first, begin, more = tails_here[first]
-                    length += more
-                if (place := self._earlier_place(first, call)) is not None:
+                    prefix_origin, prefix, length_before = tails_here[prefix_origin]
+                    length += length_before
+                if (place := self._earlier_place(prefix_origin, call)) is not None:
                     at[key] = key, *place, axis
-                    stored[key] = piece.tail(begin)
+                    stored[key] = piece.tail(prefix)
                     nbytes = entry.nbytes // shape[axis] * length
                     cut = (*shape[:axis], length, *shape[axis + 1 :])
                     tails[key] = Stored(entry.dtype, cut, nbytes)
-                    tails_here[origin] = first, begin, length
+                    tails_here[origin] = prefix_origin, prefix, length
         return stored, tails, at
 
     def _earlier_place(self, origin: int, call: int) -> tuple[int, str] | None:
         """The earlier call of this file that has the bytes of this origin, and their key there."""
-        place = self._places.get(origin)
+        place = self._place_of.get(origin)
         if place is None or place[0] >= call:
             return None
-        self._places[origin] = self._places.pop(origin)  # it is forgotten last
+        self._place_of[origin] = self._place_of.pop(origin)  # it is forgotten last
         return place
 
     def forget(self, call: QueuedCall) -> None:
         """Notes that the bytes of a call are on no tape: it could not be written."""
         for side in (call.inputs, call.outputs):
             for origin in () if side is None else memoryview(side.origins).cast("q")[::2]:
-                if self._places.get(origin, (None,))[0] == call.number:
-                    del self._places[origin]
+                if self._place_of.get(origin, (None,))[0] == call.number:
+                    del self._place_of[origin]
 
     def _header(
         self, encoded: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
@@ -350,7 +360,7 @@ class Encoder:
         key = tuple([leaves.encoded for leaves in encoded]), tuple(stored), tuple(tails), cut
         header = self._headers.get(key)
         if header is None:
-            entries = {name: entry for leaves in encoded for name, entry in leaves.header.items()}
+            entries = {name: entry for leaves in encoded for name, entry in leaves.entries.items()}
             entries |= tails
             order = by_width({name: entries[name] for name in stored})
             header = build_header({name: entries[name] for name in order}), tuple(order)
@@ -374,7 +384,7 @@ def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
 _SIDES = "inputs", "outputs"
 
 
-def _tree(
+def _document_of(
     leaves: EncodedLeaves, facts: SideFacts, scalars: Sequence[Any], pieces: Sequence[Any]
 ) -> dict[str, Any]:
     """The inputs or outputs in the form of a record. Sides without scalars and ranges share it."""
@@ -402,8 +412,8 @@ def _tree(
 
 
 def _reveals(bounds: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
-    """Whether a range tells what the elements are. The range of a few ids is these ids, and so is
-    the range of one id among a thousand zeros. The range of a mask tells no more than a bool does,
+    """Whether a range reveals elements. The range of a few ids is these ids, and so is the range of
+    one id among a thousand zeros. The range of a mask reveals no more than a bool does,
     and bools are on the tape."""
     low, high = bounds
     if len(data) < FEWEST_RANGED * dtype.itemsize:

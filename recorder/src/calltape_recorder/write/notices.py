@@ -1,16 +1,16 @@
-"""What a recording tells people through ``logging.getLogger("calltape")``.
+"""What a recording logs, through ``logging.getLogger("calltape")``.
 
-Every line begins with the number of the process. Trouble is said at once, by the thread that has
-it, and once per kind. News (a file was sealed, recording stopped) is only noted, and the writer's
-thread says it: neither a call nor a fork waits for a log handler of the application.
+Every line begins with the number of the process. Problems are logged at once, by the thread that
+has them, and once per kind. News (a file was sealed, recording stopped) is only noted, and the
+writer's thread logs it: neither a call nor a fork waits for a log handler of the application.
 
-What goes well is said on the level INFO. Where nobody configured logging, Python shows warnings
-only, and an owner would not know whether anything is recorded. There, one line on stderr says what
-is recorded where. It is no warning, because nothing is wrong.
+Good news has the level INFO. If logging is not configured, Python shows only warnings, and users
+would not know whether anything is recorded. Then one line on stderr says what is recorded where. It
+is not a warning, because nothing is wrong.
 
 Under gevent or eventlet, the locks of logging belong to the greenlets of a thread. A thread of the
-recorder that waited for one could wait for ever, or stop the greenlets. So it writes warnings to
-stderr, and keeps all lines: the next greenlet that asks the recorder for something says them.
+recorder that waited for one could wait forever, or stop the greenlets. So it writes warnings to
+stderr and keeps all lines, and the next greenlet that uses the recorder logs them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from calltape_recorder.bounds import (
     MAX_TROUBLES,
 )
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
+from calltape_recorder.threads import is_beside_greenlets, is_interrupt, traceback_of
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of
 
 BEGINNING = "records"
-"""The kind of news that says what is recorded where."""
+"""The kind of news about what is recorded where."""
 
 _log = logging.getLogger("calltape")
 
@@ -46,37 +46,37 @@ _deferred: deque[tuple[int, str]] = deque(maxlen=MAX_NEWS)
 def say(level: int, text: str) -> None:
     """Logs a line. It never raises: a handler of the application may."""
     line = f"calltape, process {os.getpid()}: {text}"
-    if not is_apart():
-        _put(level, line)
+    if not is_beside_greenlets():
+        _log_line(level, line)
         return
     _deferred.append((level, line))
     if level >= logging.WARNING and _log.isEnabledFor(level):
-        _write(line)
+        _print_line(line)
 
 
 def say_deferred() -> None:
-    """Logs what a thread of the recorder could not."""
-    while _deferred and not is_apart():
+    """Logs the lines that a thread of the recorder could not log."""
+    while _deferred and not is_beside_greenlets():
         with contextlib.suppress(IndexError):  # another thread says it, too
-            _put(*_deferred.popleft())
+            _log_line(*_deferred.popleft())
 
 
-def _put(level: int, line: str) -> None:
+def _log_line(level: int, line: str) -> None:
     with contextlib.suppress(Exception):
         _log.log(level, "%s", line)
 
 
-def _write(line: str) -> None:
+def _print_line(line: str) -> None:
     with contextlib.suppress(Exception):  # stderr may be closed, or None
         sys.stderr.write(f"{line}\n")
 
 
 class Notices:
-    """Says what happens to a recording.
+    """The log of one recording.
 
     Args:
-        omits_values: whether values are omitted. Then the texts of exceptions are not logged: they
-            may quote a value.
+        omits_values: whether values are omitted. Then the texts of exceptions are not logged,
+            because they may quote a value.
 
     Attributes:
         last_error, last_error_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
@@ -109,11 +109,11 @@ class Notices:
         if self._is_new(text):
             say(logging.WARNING, text)
 
-    def tell(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
-        """Notes news for :meth:`say_news`. It takes no lock."""
+    def add_news(self, kind: str, text: str, *, level: int = logging.INFO) -> None:
+        """Notes news for :meth:`log_news`. It takes no lock."""
         self._news.append((kind, level, text))
 
-    def say_news(self) -> None:
+    def log_news(self) -> None:
         """Logs the news, of each kind once a minute at most. Only one thread may call it."""
         now = time.monotonic()
         while self._news:
@@ -122,17 +122,17 @@ class Notices:
                 self._suppressed[kind] = self._suppressed.get(kind, 0) + 1
                 continue
             self._last_said[kind] = now
-            more = self._suppressed.pop(kind, 0)
-            if more:
-                text += f" (and {more} more times since it was last logged)"
+            suppressed = self._suppressed.pop(kind, 0)
+            if suppressed:
+                text += f" (and {suppressed} more times since it was last logged)"
             say(level, text)
-            # Where Python itself prints nothing but warnings, and nobody forbade these.
+            # Python itself prints only warnings here, and these were not disabled.
             shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
             if kind == BEGINNING and shows_warnings and not _log.hasHandlers():
-                _write(f"calltape, process {os.getpid()}: {text}")
+                _print_line(f"calltape, process {os.getpid()}: {text}")
 
     def forget(self) -> None:
-        """Lets trouble be said again, because it was over: at most once a minute."""
+        """Lets problems be logged again, because they were over; at most once a minute."""
         now = time.monotonic()
         if now - self._last_said.get("", -AGAIN_SECONDS) >= AGAIN_SECONDS:
             self._last_said[""] = now
@@ -167,19 +167,19 @@ def _in_one_line(error: BaseException, *, with_text: bool) -> str:
     return f"{kind}: {text[:MAX_TROUBLE_CHARACTERS]}"
 
 
-# Calls that were lost because they could not be written. Others were on the disk, or never ended.
-_REFUSED = (
+# Reasons of calls that could not be written. Other lost calls were on the disk, or never ended.
+_NOT_WRITTEN = (
     DropReason.DISK_FULL, DropReason.MAX_DISK_BYTES, DropReason.IO, DropReason.QUEUE_FULL,
     DropReason.INTERNAL,
 )  # fmt: skip
 
 
 class AccountNews:
-    """Compares the accounts of a recording from one second to the next, and says what is new.
+    """Compares the accounts of a recording from one second to the next, and reports changes.
 
     Args:
-        notices: is told when the recording stops or is paused, and when calls are written again
-            that were lost before.
+        notices: is notified when the recording stops or is paused, and when calls that were lost
+            before are written again.
 
     Attributes:
         losing: as in :class:`~calltape_recorder.keep.ledger.Stats`.
@@ -194,25 +194,25 @@ class AccountNews:
         self._losing_since = 0.0
         self._last_write_ns: int | None = None
 
-    def look(self, stats: Stats, refused: DropReason | None, stopped: DropReason | None) -> None:
+    def look(self, stats: Stats, failure: DropReason | None, stopped: DropReason | None) -> None:
         """Is called about once a second by the writer's thread.
 
         Args:
             stats: the accounts.
-            refused: why the last call could not be written; None if it was.
+            failure: why the last call could not be written; None if it was.
             stopped: the bound that was reached, so that no further call is recorded; or None.
         """
-        lost = sum(stats.dropped.get(reason, 0) for reason in _REFUSED)
+        lost = sum(stats.dropped.get(reason, 0) for reason in _NOT_WRITTEN)
         wrote = stats.last_write_ns != self._last_write_ns
-        if refused is None and lost > self._lost and not wrote:
-            refused = DropReason.QUEUE_FULL  # the writer did not even see them
-        if refused is not None:
+        if failure is None and lost > self._lost and not wrote:
+            failure = DropReason.QUEUE_FULL  # the writer did not even see them
+        if failure is not None:
             if self.losing is None:
                 self._losing_since, self._lost_before = time.monotonic(), self._lost
-            self.losing = refused
+            self.losing = failure
         elif wrote and self.losing is not None:
             seconds = time.monotonic() - self._losing_since
-            self._notices.tell(
+            self._notices.add_news(
                 "writes again",
                 f"writing calls to {stats.path} again: {lost - self._lost_before} were lost in"
                 f" {seconds:.0f} s ({self.losing})",
@@ -224,9 +224,9 @@ class AccountNews:
 
         if stopped is not None:
             if not self._is_stopped:
-                self._notices.tell("stopped", f"recording stopped: it reached {stopped}")
+                self._notices.add_news("stopped", f"recording stopped: it reached {stopped}")
             self._is_stopped = True
         elif stats.paused != self._is_paused:
             says = "paused recording" if stats.paused else "resumed recording"
-            self._notices.tell(says, f"{says} calls of {stats.target}")
+            self._notices.add_news(says, f"{says} calls of {stats.target}")
             self._is_paused = stats.paused

@@ -1,4 +1,4 @@
-"""The files of a recording: one, or several in turn, within bounds of size, age and disk."""
+"""The files of a recording: one, or several in turn, within limits of size, age and disk space."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LimitReached(Exception):  # noqa: N818 - a decision, not an error
 
 
 class DiskBudget:
-    """Shares the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
+    """Distributes the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
     (:meth:`claim`), and threads that write ahead borrow some (:meth:`lend`).
 
     The lock is reentrant: a signal handler may call the model while its thread is in here.
@@ -72,13 +72,13 @@ class DiskBudget:
         """How many bytes all tapes may have; None if there is no bound."""
         if self._most is None:
             return None
-        # If old tapes are deleted for new ones, the disk is always full. So the bytes that
+        # If old tapes are deleted for new ones, the budget is always used up. So the bytes that
         # write-ahead needed once stay free, because it will need them again.
         return self._most - max(self.lent, self._peak)
 
     def claim(self, nbytes: int) -> bool:
-        """Sets how many bytes the tapes have, with what they are about to write. False, and nothing
-        changes, if that is too much."""
+        """Sets how many bytes the tapes have, including what they are about to write. Returns False
+        and changes nothing if that is too much."""
         with self.lock:
             most = self.for_tapes
             if most is not None and nbytes > most:
@@ -87,8 +87,8 @@ class DiskBudget:
             return True
 
     def lend(self, nbytes: int) -> bool:
-        """Lends so many more bytes to a call that is written ahead. False, and nothing is lent, if
-        that is too much."""
+        """Lends more bytes to a call that is written ahead. Returns False and lends nothing if that
+        is too much."""
         with self.lock:
             lent = self.lent + nbytes
             if self._most is not None:
@@ -100,7 +100,7 @@ class DiskBudget:
             return True
 
     def give_back(self, nbytes: int) -> None:
-        """Takes back bytes that were lent, as they are gone from the disk."""
+        """Takes back bytes that were lent and are gone from the disk."""
         with self.lock:
             self.lent -= nbytes
 
@@ -115,19 +115,20 @@ class Segments:
     Args:
         path: the path of the first file. The others are ``<stem>-00001.tape`` and so on.
         overwrite: whether to replace an existing first file. Later ones take names that are free.
-        options: tell when the next file begins and when to stop, and the permissions of the files.
-        ledger: tells what became of calls, and is told of files that are gone.
-        drain: tells what became of the calls since it was called last, the counted inputs of those
+        options: say when the next file begins and when to stop, and the permissions of the files.
+        ledger: counts what became of calls, and the calls of files that are gone.
+        drain: returns what became of the calls since its last call, the counted inputs of those
             that are not on the tape, and the dumps.
         on_lost_file: is called for a file that is gone.
-        notices: what people are told.
+        notices: the log of the recording.
 
     Attributes:
-        budget: who has how much of ``max_disk_bytes``.
-        max_file_bytes: how many bytes a file should have; None if there is no bound. What is
-            appended at once is in one file, so it should not be more.
-        written_bytes: how many bytes were written to tapes, those too that are gone by now.
-        file: counts the files that were begun. A call may refer to bytes of the current file alone.
+        budget: distributes ``max_disk_bytes``.
+        max_file_bytes: how many bytes a file should have; None if there is no bound. One append is
+            in one file, so it should not be larger.
+        written_bytes: how many bytes were written to tapes, including those that are gone.
+        file_serial: the serial number of the current file. A call may refer to bytes of its own
+            file alone.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -156,13 +157,13 @@ class Segments:
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
-        self.file = 0
+        self.file_serial = 0
         self._closed = ClosedSegments(ledger, on_lost_file, notices, self._finish, self._announce)
         self._manifest: Manifest | None = None
         self._began = self._counted = time.monotonic()
         # What the files say of the calls since the last one; None if unknown.
         self._counts_written: tuple[Coverage, int] | None = (Coverage(), 0)
-        self._first: int | None = None  # of the calls that are appended just now
+        self._first_appended: int | None = None  # the first call of the append under way
         seconds = options.max_segment_seconds
         self._count_seconds = COUNT_SECONDS if seconds is None else min(seconds, COUNT_SECONDS)
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
@@ -206,17 +207,18 @@ class Segments:
         self._new_bytes = len(manifest_member(longest)) + COUNTS_BYTES
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[NewCall], novel_calls: int = 0, file: int = 0) -> None:
+    def append(self, calls: Sequence[NewCall], novel_calls: int = 0, file_serial: int = 0) -> None:
         """Appends whole calls, to the next file if this one is full.
 
         Args:
             calls: to append.
-            novel_calls: how many of them were like none before.
-            file: the file that they were encoded for, see :attr:`file`.
+            novel_calls: how many of them were unlike all earlier calls.
+            file_serial: the file that they were encoded for.
 
         Raises:
             OSError: none of these calls counts as written.
-            Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
+            LimitReached: a bound was reached. No file is deleted for calls that would not fit
+                anyway.
             OtherFile: they refer to bytes of another file than the one that is next.
             TapeError: ``limit``: a record is larger than a reader takes.
         """
@@ -234,12 +236,12 @@ class Segments:
             is_large = most is not None and tape.size + append.size > most
             if is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE:
                 self.roll()
-        self._first = first = min([call.number for call in calls])
+        self._first_appended = first = min([call.number for call in calls])
         try:
             self._make_room(append)
         finally:
-            self._first = None
-        if file != self.file and any("at" in call.record for call in calls):
+            self._first_appended = None
+        if file_serial != self.file_serial and any("at" in call.record for call in calls):
             raise OtherFile
         tape = self._tape or self._begin_next(first)
         before, is_first = tape.size, not tape.calls
@@ -259,7 +261,7 @@ class Segments:
         tape, self._tape = self._tape, None
         if tape is None:
             return
-        self.file += 1
+        self.file_serial += 1
         accounts = self._accounts(tape)
         self._counts_written = Coverage(), accounts.next_call
         self._closed.add(tape, self._number, accounts)
@@ -289,7 +291,7 @@ class Segments:
         Raises:
             OSError: it cannot be written. The file stays readable without it.
         """
-        refused = self._closed.seal()
+        failure = self._closed.seal()
         tape = self._tape
         if tape is not None and tape.calls and not tape.is_whole():
             self._lose(tape)
@@ -302,8 +304,8 @@ class Segments:
                 self._finish(tape, self._accounts(tape), is_last=True)
             finally:
                 tape.close()
-        if refused is not None:
-            raise refused
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Closes the files as they are."""
@@ -348,9 +350,9 @@ class Segments:
     def _count(
         self, deleted: FileNumbers, gone: Coverage | None = None, reason: DropReason | None = None
     ) -> None:
-        """Writes what was counted since the last file, if that is not on the disk yet; if there is
-        no file, the next one begins. Other calls may not come for weeks, and the process may be
-        killed. What the disk does not take is tried again with the next look.
+        """Writes what was counted since the last file, if that is not on the disk yet. If there is
+        no file, the next one begins: the next call may not come for weeks, and the process may be
+        killed. If the disk fails, the next look tries again.
 
         Args:
             deleted: the numbers of the files that are deleted.
@@ -364,7 +366,7 @@ class Segments:
             return
         try:
             tape = self._tape or self._begin_next(
-                self._ledger.seen if self._first is None else self._first
+                self._ledger.seen if self._first_appended is None else self._first_appended
             )
             before = tape.size
 
@@ -380,8 +382,8 @@ class Segments:
             self._notices.complain("the counters cannot be written", error)
 
     def _announce(self, closed: ClosedSegment, reason: DropReason) -> None:
-        """Writes, before a file is deleted, that its calls are counted in the current one: a
-        process that is killed before or after it is gone counts them once."""
+        """Writes, before a file is deleted, that its calls are counted in the current one. So they
+        are counted once, even if the process is killed before or after the deletion."""
         deleted = joined_runs([*self._closed.deleted, (closed.number, closed.number)])
         self._count(deleted, closed.accounts.coverage, reason)
         self._counts_written = None  # the file may still be there
@@ -389,7 +391,7 @@ class Segments:
     def _accounts(self, tape: TapeFile) -> Accounts:
         """What became of the calls since the last file, and the dumps. Adds the counted inputs of
         calls that are not on the tape to the table of this file."""
-        # In this order: each call that ended before this moment was seen.
+        # In this order, so that each call that ended before this moment was seen.
         closed_ns, seen = now_ns(), self._ledger.seen
         coverage, table, dumps = self._drain()
         tape.table.merge(table)
@@ -427,19 +429,19 @@ class Segments:
             return
         size = append.size
         while True:
-            more = size + _INDEX_BYTES * len(append.groups)
+            needed = size + _INDEX_BYTES * len(append.groups)
             if self._tape is None:
-                more += self._new_bytes + self._end_bytes
-            if self.budget.claim(self._needed() + more):
+                needed += self._new_bytes + self._end_bytes
+            if self.budget.claim(self._needed() + needed):
                 break
             if not self._delete_one():
                 raise LimitReached(DropReason.MAX_DISK_BYTES)
         if options.min_free_bytes is not None and self._tape is None:
-            # Somebody may have removed the folder, and then its free space is unknown.
+            # If the folder was removed, its free space is unknown.
             make_folders(os.path.dirname(self.first_path), options.file_mode)
         while options.min_free_bytes is not None:
-            found = os.statvfs(os.path.dirname(self.first_path) or ".")
-            free = found.f_bavail * found.f_frsize - options.min_free_bytes - size
+            disk = os.statvfs(os.path.dirname(self.first_path) or ".")
+            free = disk.f_bavail * disk.f_frsize - options.min_free_bytes - size
             if free >= 0:
                 break
             if -free > self._tape_bytes or not self._delete_one():
@@ -455,10 +457,10 @@ class Segments:
         return self._closed.delete_one()
 
     def _lose(self, tape: TapeFile) -> None:
-        """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
+        """Counts the calls of a file that was removed or truncated as dropped, and logs it if there
         are any."""
         self._tape = self._counts_written = None
-        self.file += 1
+        self.file_serial += 1
         table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()

@@ -1,6 +1,6 @@
-"""Write-ahead puts the inputs of a call into a file before the model runs.
+"""Writes the inputs of a call to a file before the model runs.
 
-Each call under way has a small tape of its own beside the recording, with only this call in it.
+Each call under way has a small tape of its own next to the recording, with only this call in it.
 When the call ends, the file is emptied and used for the next one. If the process dies in the call
 (a segmentation fault, a device assert), the file stays and has the inputs. It is a tape like any
 other, so tools that open the directory find the call.
@@ -32,10 +32,10 @@ class WriteAhead:
 
     Args:
         stem: the recording's path without ``.tape``.
-        manifest: gives the first member of each file.
-        complain: says once what went wrong. The call goes on, and is recorded without write-ahead.
-        budget: lends the bytes that the files take. If it does not, the call goes
-            on without write-ahead.
+        manifest: makes the manifest of each file.
+        complain: logs what went wrong. The call is recorded without write-ahead then.
+        budget: lends the bytes that the files take. If it does not, the call is recorded without
+            write-ahead.
         overwrite: whether to replace existing files. They may be what another process left when it
             crashed.
         file_mode: the permissions of the files.
@@ -61,7 +61,7 @@ class WriteAhead:
         try:
             if self._is_closed:
                 return
-            file = self._taken()
+            file = self._free_file()
             call.ahead_file = file
             call.outputs_missing = UNDER_WAY
             file.write(call)
@@ -71,7 +71,7 @@ class WriteAhead:
             self.complain("inputs could not be written ahead", error)
         finally:
             call.outputs_missing = None
-        if self._is_closed:  # meanwhile, so nobody may tell that this call ends
+        if self._is_closed:  # meanwhile, so the end of this call may not be seen
             self.done(call)
 
     def done(self, call: Call) -> None:
@@ -107,7 +107,7 @@ class WriteAhead:
         for file in self._files:
             file.tape.close()
 
-    def _taken(self) -> _File:
+    def _free_file(self) -> _File:
         """A file that no other call has."""
         with contextlib.suppress(IndexError):
             return self._idle.pop()

@@ -1,10 +1,10 @@
 """Ended calls that wait in memory, and the one thread that writes them.
 
-A call that looks like an earlier one waits for the writer as its bytes, beside the two sides that
-it shares with that one. To Python's garbage collector these are nothing. If thousands of calls
-waited as objects, it would go through all objects of the application each time they became many
-more: measured, that took 0.1 s of an application, and a third of what recording small calls cost.
-The calls of a flight recorder are objects.
+A call that looks like an earlier one waits as its bytes, with the two sides that it shares with
+that one. Python's garbage collector does not visit these. If thousands of calls waited as objects,
+it would visit all objects of the application whenever their number had grown much: measured, that
+took 0.1 s of an application, and a third of the cost of recording small calls. The calls of a
+flight recorder are objects.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
-from calltape_recorder.snapshot.call import OMITTED, Call, QueuedCall, Side
+from calltape_recorder.snapshot.call import OMITTED, Call, QueuedCall
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import (
     Event,
     HasLock,
     get_ident,
-    lent,
+    locks_released,
     sleep,
     start_thread,
     wait_for,
@@ -43,16 +44,16 @@ from calltape_schema import TapeError
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.groups import NewCall
 
-# Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
-# lets it come back only after its switch interval. Records of calls that are written together share
-# what is equal. With four times as many they are a sixth smaller, but their group takes longer to
-# make than _WORK_SECONDS.
+# Many small calls are written at once. Every write releases the interpreter lock, and a busy
+# application returns it only after its switch interval. Records of calls that are written together
+# share what is equal. With four times as many, they are a sixth smaller, but making their group
+# takes longer than _WORK_SECONDS.
 BATCH_CALLS = 128
 _BATCH_BYTES = 1024 * 1024
 
-# While small calls keep coming, the writer polls. To wake it costs the application's thread a
-# system call within the call, and then both compete for the interpreter lock. If the writer polls
-# less often, the application pays less, and calls are in the file later.
+# While small calls keep coming, the writer polls. Waking it would cost the application a system
+# call within its call, and then both threads compete for the interpreter lock. If the writer polls
+# less often, the application pays less, and calls reach the file later.
 POLL_SECONDS = 0.05
 _IDLE_POLLS = 10
 
@@ -64,48 +65,51 @@ _PAUSE_SECONDS = 0.00005
 _WAIT_SECONDS = 0.5
 
 
-# What does not wait for the next poll: a large call, what a flight recorder writes, a call that
-# raised, and a quarter of what may wait. Calls that wait as objects wake the writer when they are
-# few: of many, Python's garbage collector would go through all objects of the application.
+# The writer is woken for a large call, for a call of a flight recorder, for a call that raised, and
+# when a quarter of the calls that may wait do. A few calls that wait as objects wake it, too: for
+# many objects, Python's garbage collector would visit all objects of the application.
 _LARGE_BYTES = 1024 * 1024
 _MOST_OBJECTS = 32
 _SMALL_BYTES = 64 * 1024  # each side of a call that waits as its bytes has fewer
 
 _PLACES = 3  # of a call or a task
 
-# Number, times, thread, cost and reserved bytes of a call, and whether it is novel.
-_OWN = struct.Struct("<qqQqqq?")
+# The numbers of a call: its number, time, thread, duration, cost and reserved bytes; and whether it
+# is novel.
+_CALL_NUMBERS = struct.Struct("<qqQqqq?")
 
 
 class Task(NamedTuple):
-    """Something to do between calls, and what is set when it is done."""
+    """An action to run between calls, and an event that is set when it is done."""
 
     action: Callable[[], object]
     done: Event
 
 
 class CallQueue:
-    """Calls and tasks, in order. Any thread may put something in; one takes it out.
+    """Calls and tasks, in order. Any thread may add some; one thread takes them out.
 
     Args:
         max_bytes: the byte bound of the recording.
         batch: how many calls are in memory besides those that wait.
 
     Attributes:
-        is_full: whether so many calls wait that they would reach the byte bound even without
-            tensors. Then the next call must not be recorded. The thread that takes calls out says
-            when there is room again, by :meth:`look`.
-        wake: is set if the thread that takes calls out is to look at once.
+        is_full: whether the waiting calls would reach the byte bound even without tensors. Then the
+            next call must not be recorded. :meth:`look` finds out when there is room again.
+        wake: is set if the thread that takes calls out should look at once.
         is_asleep: whether that thread sleeps until ``wake`` is set.
     """
 
     def __init__(self, max_bytes: int, batch: int) -> None:
-        # The two sides without their bytes, and these; or None, None, and a call or a task.
+        # Three places each. For a call that waits as bytes: its two sides without their bytes, and
+        # its bytes. For another call, or a task: None, None, and the call or the task.
         self._places: deque[Any] = deque()
         calls = max(FEWEST_QUEUED_CALLS, max_bytes // QUEUED_CALL_BYTES - batch)
-        self._most = _PLACES * calls
-        self._due = min(self._most // 4, _PLACES * (max_bytes // (4 * _SMALL_BYTES)))
-        self._due_objects = _PLACES * min(_MOST_OBJECTS, max_bytes // (4 * _LARGE_BYTES))
+        self._max_places = _PLACES * calls
+        self._urgent_places = min(
+            self._max_places // 4, _PLACES * (max_bytes // (4 * _SMALL_BYTES))
+        )
+        self._urgent_object_places = _PLACES * min(_MOST_OBJECTS, max_bytes // (4 * _LARGE_BYTES))
         self.is_full = False
         self.is_asleep = False
         self.wake = Event()
@@ -123,22 +127,23 @@ class CallQueue:
             places.extend((None, None, call))
             call.__class__ = QueuedCall  # type: ignore[assignment]
             is_urgent = call.is_provisional or call.error is not None or nbytes >= _LARGE_BYTES
-            is_due = is_urgent or len(places) >= self._due_objects
+            wakes = is_urgent or len(places) >= self._urgent_object_places
         else:
-            packed = _OWN.pack(
+            packed = _CALL_NUMBERS.pack(
                 call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
                 call.is_novel,
             )  # fmt: skip
             if nbytes:
-                one, two = call.inputs, call.outputs
-                packed += ((one and one.joined) or b"") + ((two and two.joined) or b"")
+                inputs, outputs = call.inputs, call.outputs
+                packed += (inputs and inputs.joined) or b""
+                packed += (outputs and outputs.joined) or b""
             # No signal handler runs between these two: the call would be lost without a count.
             call.__class__ = QueuedCall; places.extend((*template, packed))  # type: ignore  # noqa: E702  # fmt: skip
-            is_due = len(places) >= self._due
-        if len(places) >= self._most:
+            wakes = len(places) >= self._urgent_places
+        if len(places) >= self._max_places:
             self.is_full = True
-        # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
-        if self.is_asleep or is_due:
+        # ``is_asleep`` is set before the other thread looks a last time, so no call is missed.
+        if self.is_asleep or wakes:
             self.wake.set()
 
     def ask(self, task: Task) -> None:
@@ -147,22 +152,22 @@ class CallQueue:
         self.wake.set()
 
     def take(self) -> QueuedCall | Task | None:
-        """Takes out what is first; None if there is nothing."""
+        """Takes out the first call or task; None if there is none."""
         if not self._places:
             return None
         take = self._places.popleft
-        inputs, outputs, own = take(), take(), take()
-        return own if inputs is None else _unpacked(inputs, outputs, own)
+        inputs, outputs, item = take(), take(), take()
+        return item if inputs is None else _unpacked(inputs, outputs, item)
 
     def look(self) -> bool:
-        """Whether anything waits. Finds out whether it is still full, too."""
-        self.is_full = len(self._places) >= self._most
+        """Whether anything waits. Updates ``is_full``, too."""
+        self.is_full = len(self._places) >= self._max_places
         return bool(self._places)
 
 
 def _templates_of(call: Call) -> tuple[Side, Side | None] | None:
-    """The sides without their bytes, if calls that look the same share them, and the call has
-    nothing else of its own; else None."""
+    """The templates of the two sides, if a call consists only of these, its numbers and its bytes;
+    else None."""
     inputs, outputs = call.inputs, call.outputs
     assert inputs is not None
     if inputs.scalars or call.error is not None or call.is_provisional:
@@ -179,11 +184,13 @@ def _templates_of(call: Call) -> tuple[Side, Side | None] | None:
 
 
 def _unpacked(inputs: Side, outputs: Side | None, packed: bytes) -> QueuedCall:
-    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _OWN.unpack_from(packed)
+    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_novel = _CALL_NUMBERS.unpack_from(
+        packed
+    )
     call = QueuedCall(number, time_ns, thread)
     call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes
     call.is_novel = is_novel
-    call.inputs, call.outputs, call.joined = inputs, outputs, packed[_OWN.size :]
+    call.inputs, call.outputs, call.joined = inputs, outputs, packed[_CALL_NUMBERS.size :]
     if outputs is None:
         call.outputs_missing = OMITTED
     return call
@@ -192,16 +199,16 @@ def _unpacked(inputs: Side, outputs: Side | None, packed: bytes) -> QueuedCall:
 class Writer:
     """Takes calls out of a queue and appends them to the tape, in a thread of its own.
 
-    About once a second, ``each_second`` is called for what must not wait for a call. ``lost`` is
-    called for every call that is dropped here. ``written`` is given if values are omitted, and is
-    called for every call that is in the file.
+    About once a second, it calls ``each_second`` for what must not wait for a call. It calls
+    ``lost`` for every call that it drops, and ``written``, if given, for every call that is in the
+    file.
 
     Attributes:
         queue: has the calls that wait.
         last_write_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
-        refused: why the last call could not be written; None if it was.
-        waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
-            these locks.
+        failure: why the last call could not be written; None if it was.
+        waits_with: the objects whose locks the writer takes. A thread that waits for the writer
+            releases them.
     """
 
     def __init__(
@@ -219,12 +226,12 @@ class Writer:
         self._lost = lost
         self._notices = notices
         self._written = written
-        self._looked = time.monotonic()
+        self._last_look = time.monotonic()
         self.waits_with: list[HasLock] = []
         self._stopping = False
-        self._turns = 0  # rounds that the thread made
+        self._rounds = 0  # that the thread made
         self.last_write_ns: int | None = None
-        self.refused: DropReason | None = None
+        self.failure: DropReason | None = None
         self._process = 0
         self._over = Event()
         self._over.set()
@@ -257,7 +264,7 @@ class Writer:
         if self._ident == get_ident():
             return False
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        with lent(self.waits_with):
+        with locks_released(self.waits_with):
             while not wait_for(task.done, min(0.1, deadline - time.monotonic())):
                 if time.monotonic() >= deadline:
                     return False
@@ -271,11 +278,11 @@ class Writer:
         self.queue.wake.set()
         if self._ident == get_ident():
             return False
-        turns, waited = self._turns, 0.0
-        with lent(self.waits_with):
+        rounds, waited = self._rounds, 0.0
+        with locks_released(self.waits_with):
             while not self._is_over:
-                if wait_for(self._over, _WAIT_SECONDS) or self._turns != turns:
-                    turns, waited = self._turns, 0.0
+                if wait_for(self._over, _WAIT_SECONDS) or self._rounds != rounds:
+                    rounds, waited = self._rounds, 0.0
                     continue
                 # The clock would run on while the process is paused, which is not the disk's fault.
                 waited += _WAIT_SECONDS
@@ -291,20 +298,20 @@ class Writer:
             self._over.set()
 
     def _work(self) -> None:
-        empty = 0
+        idle_polls = 0
         while True:
-            self._turns += 1
+            self._rounds += 1
             self._ledger.in_thread_ns = time.thread_time_ns()
             now = time.monotonic()
-            if now - self._looked >= LOOK_SECONDS:  # whether calls come or not
-                self._looked = now
+            if now - self._last_look >= LOOK_SECONDS:  # whether calls come or not
+                self._last_look = now
                 try:
                     self._each_second()
                 except Exception as error:
                     self._notices.complain("the periodic check of the recording failed", error)
-                self._notices.say_news()
+                self._notices.log_news()
             if self.queue.look():
-                empty = 0
+                idle_polls = 0
                 begun = time.thread_time_ns()
                 try:
                     self._write_batch()
@@ -314,12 +321,12 @@ class Writer:
             elif self._stopping:
                 return
             else:
-                empty += 1
+                idle_polls += 1
                 self.queue.wake.clear()
-                self.queue.is_asleep = empty >= _IDLE_POLLS
+                self.queue.is_asleep = idle_polls >= _IDLE_POLLS
                 if not (self.queue.look() or self._stopping):
-                    left = max(LOOK_SECONDS - (now - self._looked), 0.0)
-                    self.queue.wake.wait(left if empty >= _IDLE_POLLS else POLL_SECONDS)
+                    left = max(LOOK_SECONDS - (now - self._last_look), 0.0)
+                    self.queue.wake.wait(left if idle_polls >= _IDLE_POLLS else POLL_SECONDS)
                 self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
@@ -357,18 +364,21 @@ class Writer:
 
     def _encode(self, call: QueuedCall) -> NewCall | None:
         try:
-            return self._encoder.encode(call, self._segments.file)
+            return self._encoder.encode(call, self._segments.file_serial)
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
             self._account([call], DropReason.INTERNAL)
             return None
 
     def _write(self, calls: list[QueuedCall], encoded: list[NewCall]) -> None:
-        novel_calls, file = sum([call.is_novel for call in calls]), self._segments.file
+        novel_calls, file_serial = (
+            sum([call.is_novel for call in calls]),
+            self._segments.file_serial,
+        )
         try:
-            self._segments.append(encoded, novel_calls, file)
+            self._segments.append(encoded, novel_calls, file_serial)
         except OtherFile:
-            calls, encoded = self._anew(calls)
+            calls, encoded = self._encoded_again(calls)
             if calls:
                 self._write(calls, encoded)
             return
@@ -386,7 +396,7 @@ class Writer:
         self.last_write_ns = time.time_ns()
         self._account(calls, None)
 
-    def _anew(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
+    def _encoded_again(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
         """Calls that were not written, encoded for the file that is current now."""
         for call in calls:
             self._encoder.forget(call)
@@ -399,7 +409,7 @@ class Writer:
         for call in calls:
             self._encoder.forget(call)
         for call in calls:
-            alone, encoded = self._anew([call])
+            alone, encoded = self._encoded_again([call])
             if alone:
                 self._write(alone, encoded)
 
@@ -411,7 +421,7 @@ class Writer:
                     if side is not None:
                         release(side.places, self._buffers)
         self._ledger.account(calls, dropped, written=True)
-        self.refused = dropped
+        self.failure = dropped
         if dropped is None:
             if self._written is not None:
                 for call in calls:

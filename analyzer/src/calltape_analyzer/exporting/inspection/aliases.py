@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared, recorded_leaves
 from calltape_analyzer.errors import TapeError
@@ -47,7 +47,7 @@ class ModelAliases(NamedTuple):
     recorded: dict[str, tuple[int, str]]
 
 
-class _Pair(NamedTuple):
+class _AliasPair(NamedTuple):
     """The number of an argument, and the name of a tensor of the model."""
 
     number: int
@@ -64,7 +64,7 @@ def aliases_read(
         variants: whose recorded calls run. Of many, only the first ones.
         seconds: how long the runs of one variant may take.
     """
-    found = ModelAliases({}, {})
+    aliases = ModelAliases({}, {})
     # A buffer may hold values that are invalid as the argument: a kernel may end the process.
     for variant in variants[:_MAX_VARIANTS] if may_fork(session.device) else ():
         probe = _AliasProbe.of(session, variant, session.find(variant.rows.first))
@@ -73,32 +73,32 @@ def aliases_read(
         matter, recorded = session.answer(
             partial(_aliases_in, session, variant, probe), seconds
         ) or ({}, {})
-        found.matter.update(matter)
-        found.recorded.update(recorded)
-    return found
+        aliases.matter.update(matter)
+        aliases.recorded.update(recorded)
+    return aliases
 
 
 def _aliases_in(session: Session, variant: VariantFacts, first: _AliasProbe) -> ModelAliases:
     tried = islice(first.pairs(), _MAX_PAIRS)
     pairs = list(dict.fromkeys(pair for pair, own in tried if first.matters(pair, own)))
     places = variant.group.layout.tensors
-    found = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
+    aliases = ModelAliases({str(places[pair.number]): pair.name for pair in pairs}, {})
     for _, seen in variant.rows.items()[:_MAX_CALLS] if pairs else ():
         call = session.find(seen.first)
         probe = _AliasProbe.of(session, variant, call)
         for pair in pairs if probe is not None else ():
             if probe is not None and probe.is_recorded(pair, call):
-                found.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
-    return found
+                aliases.recorded.setdefault(str(places[pair.number]), (call.number, pair.name))
+    return aliases
 
 
 class _AliasProbe:
     """One recorded call, to be run with tensors of the model as arguments."""
 
-    def __init__(self, session: Session, plan: Plan, sample: Sample) -> None:
+    def __init__(self, session: Session, plan: ArgumentPlan, sample: Sample) -> None:
         self._session, self._plan, self._sample = session, plan, sample
         named = (*session.module.named_buffers(), *session.module.named_parameters())
-        self._own: dict[str, Any] = dict(named)
+        self._model_tensors: dict[str, Any] = dict(named)
         self._buffers = {name for name, _ in session.module.named_buffers()}
 
     @classmethod
@@ -109,38 +109,42 @@ class _AliasProbe:
         except TapeError:
             return None
 
-    def pairs(self) -> Iterator[tuple[_Pair, Any]]:
+    def pairs(self) -> Iterator[tuple[_AliasPair, Any]]:
         """The arguments that could be tensors of the model, each with what to pass: a buffer as it
         is, a part of it in the shape of the argument, or a parameter of that shape."""
         for number, tensor in enumerate(self._sample.tensors):
-            for name, own in self._own.items():
-                if name in self._buffers and own.dim() == tensor.dim() and _is_alike(own, tensor):
-                    yield _Pair(number, name), own
+            for name, model_tensor in self._model_tensors.items():
+                if (
+                    name in self._buffers
+                    and model_tensor.dim() == tensor.dim()
+                    and _is_alike(model_tensor, tensor)
+                ):
+                    yield _AliasPair(number, name), model_tensor
                 part = self._part(tensor, name)
-                if part is not None and not (part is own and name in self._buffers):
-                    yield _Pair(number, name), part
+                if part is not None and not (part is model_tensor and name in self._buffers):
+                    yield _AliasPair(number, name), part
 
     def _part(self, tensor: Any, name: str) -> Any:
         """The model's own tensor if it has the shape of another one, or the beginning of a buffer
         in that shape; None otherwise."""
-        own = self._own[name]
-        if not _is_alike(own, tensor):
+        model_tensor = self._model_tensors[name]
+        if not _is_alike(model_tensor, tensor):
             return None
-        if own.shape == tensor.shape:
-            return own
-        is_larger = own.numel() >= tensor.numel() and own.is_contiguous()
+        if model_tensor.shape == tensor.shape:
+            return model_tensor
+        is_larger = model_tensor.numel() >= tensor.numel() and model_tensor.is_contiguous()
         if name not in self._buffers or not is_larger or not tensor.dim():
             return None
-        return own.detach().flatten()[: math.prod(tensor.shape)].view(tensor.shape)
+        return model_tensor.detach().flatten()[: math.prod(tensor.shape)].view(tensor.shape)
 
-    def matters(self, pair: _Pair, own: Any) -> bool:
+    def matters(self, pair: _AliasPair, model_tensor: Any) -> bool:
         """Whether the model returns something else for its own tensor than for a copy of it."""
 
         def copied(_: Any) -> Any:
-            return own.detach().clone()
+            return model_tensor.detach().clone()
 
         expected = self._run({pair.number: copied})
-        got = self._run({pair.number: lambda _: own})
+        got = self._run({pair.number: lambda _: model_tensor})
         if expected is None or got is None:
             return False
         verdict = compared(expected, got, self._session.tolerances)
@@ -149,16 +153,16 @@ class _AliasProbe:
         changes = {pair.number: copied}
         return doubt_of(self._session, self._plan, self._sample, expected, got, changes) is None
 
-    def is_recorded(self, pair: _Pair, call: Call) -> bool:
+    def is_recorded(self, pair: _AliasPair, call: Call) -> bool:
         """Whether the model returns what was recorded only if it gets its own tensor."""
-        own = self._part(self._sample.tensors[pair.number], pair.name)
+        model_tensor = self._part(self._sample.tensors[pair.number], pair.name)
         recorded = recorded_leaves(call)
-        if own is None or recorded is None:
+        if model_tensor is None or recorded is None:
             return False
 
         def filled(tensor: Any) -> Any:
-            own.detach().copy_(tensor)
-            return own
+            model_tensor.detach().copy_(tensor)
+            return model_tensor
 
         with_copy, with_own = self._run({}), self._run({pair.number: filled})
         if with_copy is None or with_own is None:
@@ -180,9 +184,12 @@ class _AliasProbe:
                 del state[name]
 
 
-def _is_alike(own: Any, tensor: Any) -> bool:
+def _is_alike(model_tensor: Any, tensor: Any) -> bool:
     """Whether a tensor of a model could be passed in place of another one, apart from its shape."""
-    are_strided = is_strided(own) and is_strided(tensor)
+    are_strided = is_strided(model_tensor) and is_strided(tensor)
     return are_strided and bool(
-        own.dtype == tensor.dtype and own.device == tensor.device and own.numel() and tensor.numel()
+        model_tensor.dtype == tensor.dtype
+        and model_tensor.device == tensor.device
+        and model_tensor.numel()
+        and tensor.numel()
     )

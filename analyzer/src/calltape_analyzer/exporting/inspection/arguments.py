@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
@@ -85,21 +85,21 @@ def modes_read(session: Session, variants: Sequence[VariantFacts]) -> frozenset[
         for changes in ({}, dict.fromkeys(_may_require_grad(variant), _with_grad)):
             with without_saved_tensors():
                 on, off = (
-                    session.eager(plan, sample, context=one, changes=changes)
-                    for one in (with_mode, plain)
+                    session.eager(plan, sample, context=context, changes=changes)
+                    for context in (with_mode, plain)
                 )
             if not compared(on, off, session.tolerances).agrees:
                 return True
         return False
 
-    found: set[Mode] = set()
+    read: set[Mode] = set()
     for variant in variants[:_MAX_MODES_VARIANTS]:
         may_read = session.may_query(variant, MODES)
-        for mode in modes_named(session.module) - found if may_read else ():
+        for mode in modes_named(session.module) - read if may_read else ():
             with suppress(Exception):  # errors of any type are no evidence
                 if matters(variant, mode):
-                    found.add(mode)
-    return frozenset(found)
+                    read.add(mode)
+    return frozenset(read)
 
 
 def grads_read(
@@ -119,12 +119,18 @@ def grads_read(
         numbers = _may_require_grad(variant) if session.may_query(variant, MODES) else []
         return [(i, str(variant.group.layout.tensors[i])) for i in numbers]
 
-    def run(plan: Plan, sample: Sample, some: Sequence[tuple[int, str]]) -> Mapping[str, Any]:
+    def run(
+        plan: ArgumentPlan, sample: Sample, some: Sequence[tuple[int, str]]
+    ) -> Mapping[str, Any]:
         return session.eager(plan, sample, changes={i: _with_grad for i, _ in some})
 
     asking = variants if "grad" in modes_named(session.module) else ()
-    found = _which_matter(session, asking, candidates, run, seconds)
-    return frozenset(path for every, read in found for _, path in (every if read is None else read))
+    results = _which_matter(session, asking, candidates, run, seconds)
+    return frozenset(
+        path
+        for all_candidates, read in results
+        for _, path in (all_candidates if read is None else read)
+    )
 
 
 def _may_require_grad(variant: VariantFacts) -> list[int]:
@@ -145,7 +151,7 @@ def _which_matter(
     session: Session,
     variants: Sequence[VariantFacts],
     changes: Callable[[VariantFacts], Sequence[T]],
-    run: Callable[[Plan, Sample, Sequence[T]], Mapping[str, Any]],
+    run: Callable[[ArgumentPlan, Sample, Sequence[T]], Mapping[str, Any]],
     seconds: float,
     question: Question | None = None,
 ) -> Iterator[tuple[Sequence[T], Sequence[T] | None]]:
@@ -184,15 +190,15 @@ def _which_matter(
             return []
         if len(candidates) == 1 or len(candidates) > _MAX_SINGLE:
             return candidates
-        return [one for one in candidates if matters([one])] or candidates
+        return [candidate for candidate in candidates if matters([candidate])] or candidates
 
-    left = _MAX_CHANGED
+    remaining = _MAX_CHANGED
     for variant in variants:
         if candidates := changes(variant):
-            left -= 1
+            remaining -= 1
             ask = partial(that_matter, variant, candidates)
             unknown = None if question is None else (variant.name, question)
-            yield candidates, None if left < 0 else session.answer(ask, seconds, unknown)
+            yield candidates, None if remaining < 0 else session.answer(ask, seconds, unknown)
 
 
 _MAX_VARIANTS = 12
@@ -215,13 +221,13 @@ def strides_read(
         calls: on the tape.
         seconds: how long the runs of one variant may take.
     """
-    found: set[str] = set()
-    others = _calls_of_other_strides(session, variants, calls)
+    read: set[str] = set()
+    calls_by_group = _calls_of_other_strides(session, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
         if session.may_query(variant, LAYOUT):
-            ask = partial(_read_in, session, variant, others.get(variant.group.key, []))
-            found.update(session.answer(ask, seconds, (variant.name, Question.STRIDES)) or ())
-    return frozenset(found)
+            ask = partial(_read_in, session, variant, calls_by_group.get(variant.group.key, []))
+            read.update(session.answer(ask, seconds, (variant.name, Question.STRIDES)) or ())
+    return frozenset(read)
 
 
 def strides_unread(session: Session, variants: Iterable[VariantFacts]) -> tuple[str, ...]:
@@ -237,40 +243,43 @@ def strides_unread(session: Session, variants: Iterable[VariantFacts]) -> tuple[
     return tuple(name for name in several if name not in read)
 
 
-def _read_in(session: Session, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
+def _read_in(session: Session, variant: VariantFacts, calls: Sequence[Call]) -> list[str]:
     """The paths of the tensors whose strides matter in one variant."""
     places = variant.group.layout.tensors
     first, largest = _telling_rows(variant)
     probe = _StrideProbe.of(session, variant, session.find(variant.rows.calls_of(first).first))
-    found = set(probe.read() if probe is not None else ())
+    numbers = set(probe.read() if probe is not None else ())
     if largest != first:  # a model may read strides from some size on
         probe = _StrideProbe.of(
             session, variant, session.find(variant.rows.calls_of(largest).first)
         )
-        found.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
-    every = (_StrideProbe.of(session, variant, one) for one in others)
-    found.update(i for one in every if one is not None for i in one.read_as([contiguous]))
-    return [str(places[i]) for i in found]
+        numbers.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
+    probes = (_StrideProbe.of(session, variant, one) for one in calls)
+    numbers.update(i for one in probes if one is not None for i in one.read_as([contiguous]))
+    return [str(places[i]) for i in numbers]
 
 
 def _calls_of_other_strides(
     session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call]
 ) -> dict[GroupKey, list[Call]]:
     """By group, a call for each combination of strides that is not contiguous throughout."""
-    wanted = {
+    groups = {
         variant.group.key: variant.group
         for variant in variants[:_MAX_VARIANTS]
         if any(name != CONTIGUOUS for seen in variant.group.formats for name in seen)
     }
-    found: dict[GroupKey, dict[tuple[str, ...], Call]] = {key: {} for key in wanted}
-    for call in islice(calls, _MAX_SEARCHED) if wanted else ():
+    calls_by_layouts: dict[GroupKey, dict[tuple[str, ...], Call]] = {key: {} for key in groups}
+    for call in islice(calls, _MAX_SEARCHED) if groups else ():
         placed = session.sorter.sorted(call.record.inputs)
-        key = next((key for key in wanted if key.covers(placed.key)), None)
+        key = next((key for key in groups if key.covers(placed.key)), None)
         if key is not None and not has_raised(call):
             names = tuple(map(layout_in_memory, placed.leaves))
-            if any(name != CONTIGUOUS for name in names) and len(found[key]) < _MAX_LAYOUTS:
-                found[key].setdefault(names, call)
-    return {key: list(by_names.values()) for key, by_names in found.items()}
+            if (
+                any(name != CONTIGUOUS for name in names)
+                and len(calls_by_layouts[key]) < _MAX_LAYOUTS
+            ):
+                calls_by_layouts[key].setdefault(names, call)
+    return {key: list(by_names.values()) for key, by_names in calls_by_layouts.items()}
 
 
 def _telling_rows(variant: VariantFacts) -> tuple[int, int]:
@@ -318,7 +327,7 @@ class _StrideProbe:
     """
 
     session: Session
-    plan: Plan
+    plan: ArgumentPlan
     sample: Sample
     free: list[int]
     recorded: Mapping[str, Any] | None = None
@@ -407,9 +416,9 @@ def _expanded(tensor: Any) -> Any:
 def key_orders_read(
     session: Session, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> frozenset[str]:
-    """The paths of the dicts whose key order changes what the model returns, or whether it raises;
-    and those of the numbers of which the class counts: it matters whether they are numpy's, or none
-    of the tape is, so that nobody asked.
+    """The paths of the dicts whose key order matters: it changes what the model returns, or whether
+    it raises. Also the paths of the numbers whose class matters: whether they are numpy's. If no
+    number on the tape is numpy's, that was not tried, and all numbers count.
 
     Args:
         session: has the model.
@@ -418,21 +427,21 @@ def key_orders_read(
         calls: on the tape, of which the first ones are searched for numbers of numpy.
         seconds: how long the runs of one variant may take.
     """
-    found = {name for variant in variants for name in _numbers(variant)}
-    if found and any(map(_has_numpy, islice(calls, _MAX_SEARCHED))):
-        found.clear()  # the model is asked
+    paths = {name for variant in variants for name in _numbers(variant)}
+    if paths and any(map(_has_numpy, islice(calls, _MAX_SEARCHED))):
+        paths.clear()  # runs of the model show whether it matters
 
     def unread(variant: VariantFacts) -> list[str]:
         may_matter = (*variant.group.layout.unordered, *_numbers(variant))
-        return [path for path in may_matter if path not in found]
+        return [path for path in may_matter if path not in paths]
 
-    def turned(plan: Plan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
+    def turned(plan: ArgumentPlan, sample: Sample, some: Collection[str]) -> Mapping[str, Any]:
         layout = turned_around(plan.template.layout, some)
         return session.eager(replace(plan, template=replace(plan.template, layout=layout)), sample)
 
     for _, read in _which_matter(session, variants, unread, turned, seconds, Question.KEY_ORDER):
-        found.update(read or ())
-    return frozenset(found)
+        paths.update(read or ())
+    return frozenset(paths)
 
 
 def _numbers(variant: VariantFacts) -> list[str]:
@@ -450,7 +459,7 @@ def _has_numpy(call: Call) -> bool:
     """Whether a number among the arguments is numpy's."""
     nodes = walk(call.record.inputs.spec().root)
     return any(
-        isinstance(one, ScalarNode) and (one.type or "").startswith("numpy:") for one in nodes
+        isinstance(node, ScalarNode) and (node.type or "").startswith("numpy:") for node in nodes
     )
 
 
@@ -480,7 +489,7 @@ def sharing_unread(
         ]
 
     def with_copies(
-        plan: Plan, sample: Sample, some: Sequence[tuple[int, _Names]]
+        plan: ArgumentPlan, sample: Sample, some: Sequence[tuple[int, _Names]]
     ) -> dict[str, Any]:
         """What the model returns, and what its arguments contain afterwards."""
         tensors = list(sample.tensors)
@@ -490,7 +499,7 @@ def sharing_unread(
         arguments = {f"argument {i}": one for i, one in enumerate(ran.given.tensors)}
         return {**ran.leaves, **detached(arguments)}
 
-    for candidates, found in _which_matter(session, variants, sharing, with_copies, seconds):
+    for candidates, matter in _which_matter(session, variants, sharing, with_copies, seconds):
         unread.update(names for _, names in candidates)
-        read.update(names for _, names in (candidates if found is None else found))
+        read.update(names for _, names in (candidates if matter is None else matter))
     return frozenset(unread - read)

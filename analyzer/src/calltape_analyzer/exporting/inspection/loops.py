@@ -48,12 +48,12 @@ def harmless_loops(session: Session, variant: VariantFacts) -> frozenset[Line]:
             evidence.look(partial(with_buffers, sizing), are_same)
         return evidence
 
-    found = LoopEvidence()
+    total_evidence = LoopEvidence()
     # From the last: a decode step has the fewest tokens.
     firsts = [seen.first for _, seen in variant.rows.items()]
     for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
-        found.add(loops_at(ref))
-    for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
+        total_evidence.add(loops_at(ref))
+    for sizing in sizings_of_one(variant, _MAX_SMALL) if total_evidence.is_open else ():
         with suppress(RunEndedError):  # nobody recorded these sizes
-            found.add(session.in_sandbox(partial(loops_at, sizing), _SECONDS))
-    return found.allowed
+            total_evidence.add(session.in_sandbox(partial(loops_at, sizing), _SECONDS))
+    return total_evidence.allowed

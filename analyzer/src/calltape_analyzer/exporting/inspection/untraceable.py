@@ -15,9 +15,9 @@ Code may query flags such as ``is_conj()``, whether a tensor is a ``Parameter``,
 code is read and not run, so it is unknown whether results depend on the answer. Strides and shared
 memory are not among these facts: a tape has them, and programs have guards on them.
 
-A trace makes a constant of what Python computes from values (``len(str(ids.tolist()))``), and the
-program does not read the values any more. Or a model does not need an argument. A program does not
-show which of the two is the case, so it gets a note.
+A trace makes a constant of what Python computes from values (``len(str(ids.tolist()))``), so that
+the program does not read the values. It does not read them either if the model does not need the
+argument. A program does not show which is the case, so it gets a note.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.nn import Module, Parameter
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.session import Session
-from calltape_analyzer.model.code import code_of, functions_held_by, may_draw, names_in
+from calltape_analyzer.model.code import functions_held_by, may_draw, modules_of_code, names_in
 from calltape_analyzer.model.randomness import OF_NUMPY
 from calltape_analyzer.programs.notes import NotDrawn
 from calltape_analyzer.programs.reasons import DrawnByPython, Untraceable, UntraceableKind
@@ -83,9 +83,9 @@ def why_untraceable(variant: VariantFacts, call: Call) -> Untraceable | None:
         return Untraceable(UntraceableKind.SPARSE, tuple(sparse), layouts_of)
     outputs = call.record.outputs
     places = () if outputs is None else nested_places(outputs.spec().root, "outputs")
-    made = [path for _, path in places]
-    if made:
-        return Untraceable(UntraceableKind.RETURNS_NESTED, tuple(made))
+    returned_nested = [path for _, path in places]
+    if returned_nested:
+        return Untraceable(UntraceableKind.RETURNS_NESTED, tuple(returned_nested))
     return None
 
 
@@ -109,8 +109,8 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
     for _, seen in islice(variant.rows.items(), rows):
         observed = session.observation(seen.first)
         is_complete = observed is not None and observed.queries is not None
-        known = observed.generators if observed is not None and is_complete else None
-        if known is not None and set(known) <= {"torch"}:
+        generators = observed.generators if observed is not None and is_complete else None
+        if generators is not None and set(generators) <= {"torch"}:
             continue
         plan, sample = session.planned(variant, seen.first)
         moved: Sequence[str] = ()
@@ -125,8 +125,9 @@ def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | 
     return note
 
 
-def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
-    """Whether a result depends on the numbers of Python and numpy."""
+def _matter(session: Session, plan: ArgumentPlan, sample: Sample, moved: Sequence[str]) -> bool:
+    """Whether a result depends on random numbers of Python or numpy; ``moved`` names the generators
+    that a run drew from."""
     if OF_NUMPY in moved:  # it cannot be made to return the smallest numbers
         return True
 
@@ -179,31 +180,31 @@ def queried_facts(target: Any, method: str = "forward") -> list[QueriedFact]:
         target: the model.
         method: its method that is called.
     """
-    found: dict[str, QueriedFact] = {}
+    facts: dict[str, QueriedFact] = {}
     for function in _reached(target, method):
         for fact in _queries_in(function.__code__, function.__globals__):
-            known = found.setdefault(fact.name, fact)
-            found[fact.name] = min(known, fact)
-    return sorted(found.values(), key=lambda fact: (fact.file, fact.line))
+            first = facts.setdefault(fact.name, fact)
+            facts[fact.name] = min(first, fact)
+    return sorted(facts.values(), key=lambda fact: (fact.file, fact.line))
 
 
 def _reached(target: Any, method: str) -> Iterator[FunctionType]:
-    """The functions that a call may reach: those that a part of the model holds, its methods, and
-    from there on all that the code names. A model has many that no call reaches, such as those that
-    load weights."""
+    """The functions that a call may reach: those in attributes of the model's parts, the called
+    methods, and all that the code of these names, recursively. A model has many other functions,
+    such as those that load weights."""
     parts = list(getattr(target, "modules", tuple)())
     by_name = _values_by_name(target, parts)
     waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]
-    waiting += [one for name in (method, *_CALLED) for one in by_name.pop(name, ())]
-    known: set[int] = set()
+    waiting += [member for name in (method, *_CALLED) for member in by_name.pop(name, ())]
+    seen: set[int] = set()
     while waiting:
         function = _function_of(waiting.pop())
-        if function is not None and id(function) not in known:
-            known.add(id(function))
+        if function is not None and id(function) not in seen:
+            seen.add(id(function))
             yield function
             waiting += functions_held_by(function)
             names = names_in(function.__code__)
-            waiting += [one for name in names for one in by_name.pop(name, ())]
+            waiting += [member for name in names for member in by_name.pop(name, ())]
 
 
 def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
@@ -211,16 +212,16 @@ def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
     classes in there that are not models."""
     # By their ids: a class may have a metaclass without a hash.
     owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
-    for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
+    for module in [sys.modules[name] for name in modules_of_code(target) if name in sys.modules]:
         owners[id(module)] = module
-        kinds = (one for one in list(vars(module).values()) if isinstance(one, type))
+        kinds = (member for member in list(vars(module).values()) if isinstance(member, type))
         owners.update({id(kind): kind for kind in kinds if not issubclass(kind, Module)})
-    found: dict[str, list[Any]] = defaultdict(list)
+    values: dict[str, list[Any]] = defaultdict(list)
     for owner in owners.values():
         for name, value in list(vars(owner).items()) if _is_own(owner) else ():
             if name in _CALLED or not name.startswith("__"):  # super().__init__() names all of them
-                found[name].append(value)
-    return found
+                values[name].append(value)
+    return values
 
 
 def _function_of(value: Any) -> FunctionType | None:
@@ -251,8 +252,8 @@ def _queries_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[QueriedFa
         if instruction.opname in _LOADS and name in _FACTS:
             is_global = instruction.opname == "LOAD_GLOBAL"
             # ``inspect`` has a Parameter, too.
-            known = beside.get(name) if is_global else owner
-            is_own = known is Parameter or (isinstance(known, str) and known in _OWNERS)
+            value = beside.get(name) if is_global else owner
+            is_own = value is Parameter or (isinstance(value, str) and value in _OWNERS)
             if name != "Parameter" or is_own:
                 line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
                 file = Path(code.co_filename).name
@@ -299,12 +300,12 @@ def unread_inputs(exported: Any, names: Sequence[str]) -> list[str]:
 
 def _read_by(nodes: Sequence[Any]) -> set[Any]:
     """The nodes, and all nodes whose values they depend on."""
-    found, waiting = set(nodes), list(nodes)
+    read, waiting = set(nodes), list(nodes)
     while waiting:
         node = waiting.pop()
         is_of_sizes = node.op == "call_function" and any(w in str(node.target) for w in _OF_SIZES)
         for before in () if is_of_sizes else node.all_input_nodes:
-            if before not in found:
-                found.add(before)
+            if before not in read:
+                read.add(before)
                 waiting.append(before)
-    return found
+    return read

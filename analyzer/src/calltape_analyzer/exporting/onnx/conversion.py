@@ -22,7 +22,7 @@ import torch
 from onnxscript import ir
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
-from calltape_analyzer.arguments.plan import PlainForm, Plan, Template, identifier
+from calltape_analyzer.arguments.plan import ArgumentPlan, PlainForm, Template, identifier
 from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.onnx.translations import check, translations
 from calltape_analyzer.exporting.onnx.untranslated import (
@@ -55,7 +55,7 @@ _REMOVE = "remove_assertion_nodes"
 
 def to_onnx(
     exported: Any,
-    plan: Plan,
+    plan: ArgumentPlan,
     result: tuple[Template, PlainForm],
     variant: VariantFacts,
     options: Mapping[str, Any],
@@ -64,43 +64,26 @@ def to_onnx(
 
     Args:
         exported: a ``torch.export.ExportedProgram``.
-        plan: its inputs, which lend the model's inputs their names.
+        plan: its inputs, from which the model's inputs get their names.
         result: its outputs.
-        variant: lends dynamic dimensions the names of its symbols.
+        variant: its symbols give dynamic dimensions their names.
         options: for ``torch.onnx.export``.
 
     Raises:
-        UntranslatedError: the program does what no ONNX model does.
+        UntranslatedError: the program does something that no ONNX model can.
         Exception: whatever torch.onnx raises.
     """
-    given = {"dynamo": True, "verbose": False, **options}
-    own = dict(given.get("custom_translation_table") or {})
-    reject_untranslated(exported, own)
-    given["custom_translation_table"] = {**translations(), **own}
+    all_options = {"dynamo": True, "verbose": False, **options}
+    callers_translations = dict(all_options.get("custom_translation_table") or {})
+    reject_untranslated(exported, callers_translations)
+    all_options["custom_translation_table"] = {**translations(), **callers_translations}
     order_as_stored(exported.graph_module)
-
-    def converted(*, by_values: bool) -> tuple[Any, list[str]]:
-        with (
-            warnings.catch_warnings(),
-            _small_constants(),
-            result_counts_from_zero(),
-            # Until torch 2.14 the conversion asks once more for the shape of a recurrent layer.
-            open_lengths(True),
-            _values_of_trace(exported, kept=by_values),
-            kept_assertions(of_model=False),
-            checks_kept() as checks,
-        ):
-            warnings.simplefilter("ignore")
-            return torch.onnx.export(exported, (), None, **given), checks
-
     try:
-        program, checks = converted(by_values=False)
+        program, checks = _convert(exported, all_options, by_values=False)
     except Exception:  # of any type: an operator may be taken apart by values only
         if not _knows_values(exported):
             raise
-        program, checks = converted(by_values=True)
-    if program is None:
-        raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
+        program, checks = _convert(exported, all_options, by_values=True)
     reject_draws(program.model)
     _join_checks(program, checks)
     cast_for_kernels(program.model)
@@ -116,13 +99,43 @@ def to_onnx(
     return OnnxModel(program)
 
 
+def _convert(
+    exported: Any, options: Mapping[str, Any], *, by_values: bool
+) -> tuple[Any, list[str]]:
+    """Runs ``torch.onnx.export`` with what it lacks.
+
+    Args:
+        exported: a ``torch.export.ExportedProgram``.
+        options: for ``torch.onnx.export``.
+        by_values: whether the conversion may use the values of the trace.
+
+    Returns:
+        A ``torch.onnx.ONNXProgram``, and the texts of its assertions as of :func:`checks_kept`.
+    """
+    with (
+        warnings.catch_warnings(),
+        _small_constants(),
+        result_counts_from_zero(),
+        # Until torch 2.14 the conversion asks once more for the shape of a recurrent layer.
+        open_lengths(True),
+        _values_of_trace(exported, visible=by_values),
+        kept_assertions(of_model=False),
+        checks_kept() as checks,
+    ):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(exported, (), None, **options)
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
+    return program, checks
+
+
 @contextmanager
 def checks_kept() -> Iterator[list[str]]:
-    """Keeps the assertions of a program that is converted within the block, each as an output
-    behind its own; and changes single operators of it to some that ONNX has.
+    """Keeps the assertions of a program that is converted within the block: each becomes an
+    additional output. Also replaces a few operators by others that ONNX has.
 
     Yields:
-        What each says if it does not hold, in torch's words; filled in by the conversion.
+        The messages of the assertions, in torch's words; filled in by the conversion.
     """
     messages: list[str] = []
     passes: Any = importlib.import_module(_PASSES)
@@ -154,8 +167,8 @@ def checks_kept() -> Iterator[list[str]]:
 
 
 def _reject_within(module: Any) -> None:
-    """Rejects assertions within a branch or a loop, whose conditions the graph around it does not
-    see. That a size is not negative always holds."""
+    """Rejects assertions within a branch or a loop, whose conditions are not visible outside of it.
+    Assertions that a size is not negative always hold, and are ignored."""
     for name, part in module.named_modules():
         for node in part.graph.nodes if name and hasattr(part, "graph") else ():
             text = str(node.args[1]) if node.target in _kinds() and len(node.args) > 1 else ""
@@ -172,7 +185,7 @@ def _kinds() -> set[Any]:
 
 
 def _with_checks(graph: Any) -> list[str]:
-    """Puts a check in the place of each assertion of a graph.
+    """Replaces each assertion of a graph by a check.
 
     Returns:
         The texts of the assertions.
@@ -181,21 +194,20 @@ def _with_checks(graph: Any) -> list[str]:
     texts: dict[Any, str] = {}
     for node in list(graph.nodes):
         condition = node.args[0] if node.args else None
-        if node.target not in kinds or not isinstance(condition, torch.fx.Node):
-            continue
-        if condition in texts:
+        is_assertion = node.target in kinds and isinstance(condition, torch.fx.Node)
+        if not is_assertion or condition in texts:
             continue
         reject_floats(node)
         texts[condition] = str(node.args[1]) if len(node.args) > 1 else "a tensor is false"
         with graph.inserting_before(node):
-            made = graph.call_function(check, (condition,))
-        made.meta = {**node.meta, "val": torch.ones(1, dtype=torch.bool)}
+            check_node = graph.call_function(check, (condition,))
+        check_node.meta = {**node.meta, "val": torch.ones(1, dtype=torch.bool)}
         graph.erase_node(node)
     return list(texts.values())
 
 
 def _add_outputs(program: Any) -> None:
-    """Makes the checks outputs of an exported program, behind its own."""
+    """Adds the checks to the outputs of an exported program, as the last ones."""
     graph = program.graph_module.graph
     checks = [node for node in graph.nodes if node.target is check]
     if not checks:
@@ -208,7 +220,7 @@ def _add_outputs(program: Any) -> None:
 
 
 def _join_checks(program: Any, messages: list[str]) -> None:
-    """Makes one output of the checks of a model.
+    """Joins the checks of a model into one output.
 
     Args:
         program: a ``torch.onnx.ONNXProgram``.
@@ -217,9 +229,9 @@ def _join_checks(program: Any, messages: list[str]) -> None:
     if not messages:
         return
     graph = program.model.graph
-    own = len(graph.outputs) - len(messages)
-    checks = list(graph.outputs)[own:]
-    del graph.outputs[own:]
+    first_check = len(graph.outputs) - len(messages)
+    checks = list(graph.outputs)[first_check:]
+    del graph.outputs[first_check:]
     kind, shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([len(checks)])
     joined = ir.Value(name=CHECKS, type=kind, shape=shape)
     graph.append(ir.Node("", "Concat", checks, [ir.AttrInt64("axis", 0)], outputs=[joined]))
@@ -228,7 +240,7 @@ def _join_checks(program: Any, messages: list[str]) -> None:
 
 
 def _ask_pairs_for_sizes(module: Any) -> None:
-    """Lets the sizes of complex tensors be asked for of the pairs that stand for them: torch.onnx
+    """Reads the sizes of complex tensors from the pairs of floats that represent them: torch.onnx
     (2.15) has no size of a complex tensor."""
     aten = torch.ops.aten
     for node in list(module.graph.nodes):
@@ -243,8 +255,8 @@ def _ask_pairs_for_sizes(module: Any) -> None:
 
 
 def _widen_indices(module: Any) -> None:
-    """Makes int32 tensors that index int64: ONNX's ``GatherND`` takes no other (torch 2.15 does not
-    convert them). Offsets of sequences are often int32."""
+    """Converts int32 tensors that are used as indices to int64, because ONNX's ``GatherND`` takes
+    no other (torch 2.15 does not convert them). Offsets of sequences are often int32."""
     aten = torch.ops.aten
     indexing = {
         aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default,
@@ -260,11 +272,11 @@ def _widen_indices(module: Any) -> None:
                 wide.append(index)
                 continue
             with module.graph.inserting_before(node):
-                made = module.graph.call_function(
+                cast = module.graph.call_function(
                     aten._to_copy.default, (index,), {"dtype": torch.int64}
                 )
-            made.meta["val"] = value.to(torch.int64)
-            wide.append(made)
+            cast.meta["val"] = value.to(torch.int64)
+            wide.append(cast)
         node.args = (node.args[0], wide, *node.args[2:])
     module.recompile()
 
@@ -280,8 +292,8 @@ def _knows_values(exported: Any) -> bool:
 
 
 def _forget_shapes(program: Any, exported: Any) -> None:
-    """Takes the shapes of inner values out of a model if values decide about them: those are the
-    ones of the sample, or different sizes share a name, and ONNX Runtime reuses memory by them."""
+    """Removes the shapes of inner values from a model if they depend on values. They would be those
+    of the sample, or different sizes would share a name, and ONNX Runtime reuses memory by them."""
     if not any(str(symbol).startswith("u") for symbol in exported.range_constraints):
         return
     graph = program.model.graph
@@ -293,29 +305,29 @@ def _forget_shapes(program: Any, exported: Any) -> None:
 
 
 @contextmanager
-def _values_of_trace(exported: Any, *, kept: bool) -> Iterator[None]:
-    """Lets the conversion, which traces a program again, know the values of the trace, or not.
-    Where it takes an operator apart, it would pin a number that only these values tell: how many
-    boxes the first picture has (torch 2.15)."""
+def _values_of_trace(exported: Any, *, visible: bool) -> Iterator[None]:
+    """Lets the conversion, which traces a program again, use the values of the trace, or hides them
+    from it. Where it decomposes an operator, it would make a constant of a number that depends on
+    these values: how many boxes the first picture has (torch 2.15)."""
     mode = _mode_of(exported)
-    if kept or not _knows_values(exported):
+    if visible or not _knows_values(exported):
         yield
         return
-    known = getattr(mode.shape_env, "real_tensor_prop_unbacked_vals", {})
-    before = dict(known)
+    values = getattr(mode.shape_env, "real_tensor_prop_unbacked_vals", {})
+    before = dict(values)
     try:
         mode.propagate_real_tensors = False
-        known.clear()
+        values.clear()
         yield
     finally:
-        known.update(before)
+        values.update(before)
         mode.propagate_real_tensors = True
 
 
 @contextmanager
 def _small_constants() -> Iterator[None]:
-    """Keeps ``x + 1e-10`` in a model: the optimizer of torch.onnx (onnxscript 0.7) takes constants
-    below 1e-8 for 0, and drops the sum. The logarithm, or a division, of zero follows."""
+    """Keeps ``x + 1e-10`` in a model: the optimizer of torch.onnx (onnxscript 0.7) treats constants
+    below 1e-8 as 0 and drops the sum, so that the model divides by zero."""
     try:
         from onnxscript.rewriter._pattern_ir import Constant
     except ImportError:  # another version, which may not do so
@@ -329,23 +341,23 @@ def _small_constants() -> Iterator[None]:
 
 
 def _name_values(graph: Any, values: Any, names: list[str]) -> None:
-    """Gives inputs or outputs names. The exporter's own way to do so can give two values of a graph
-    one name (torch 2.15: an output and the value of an operator, both called ``mean``)."""
+    """Names inputs or outputs. The exporter itself can give two values of a graph the same name
+    (torch 2.15: an output and the value of an operator, both called ``mean``)."""
     if len(values) != len(names):
         return
-    own = {id(value) for value in values}
+    renamed = {id(value) for value in values}
     inputs = {id(value) for value in graph.inputs}
     for value in values:
         value.name = f"calltape.{value.name}"  # so that none has the new name of another
-    taken = {value.name: value for node in graph.all_nodes() for value in node.outputs}
-    taken |= {value.name: value for value in graph.inputs}
+    values_by_name = {value.name: value for node in graph.all_nodes() for value in node.outputs}
+    values_by_name |= {value.name: value for value in graph.inputs}
     for value, name in zip(values, names, strict=True):
         if id(value) in inputs and values is not graph.inputs:
             # An input that is returned as it is keeps its name as an input.
             value.name = value.name.removeprefix("calltape.")
             continue
-        other = taken.get(name)
-        if other is not None and id(other) not in own:
+        other = values_by_name.get(name)
+        if other is not None and id(other) not in renamed:
             other.name = f"{name}.inner"
         initial = graph.initializers.pop(name, None)
         if initial is not None:
@@ -355,11 +367,11 @@ def _name_values(graph: Any, values: Any, names: list[str]) -> None:
 
 
 def _note_complex(program: Any, exported: Any) -> None:
-    """Writes into a model which of its outputs are pairs in the place of complex numbers."""
+    """Writes into a model which of its outputs are pairs that represent complex numbers."""
     nodes = {node.name: node for node in exported.graph.nodes}
     returned = [nodes[name] for name in exported.graph_signature.user_outputs if name in nodes]
-    own = [node.meta.get("val") for node in returned]
-    are_complex = [bool(getattr(value, "is_complex", bool)()) for value in own]
+    values = [node.meta.get("val") for node in returned]
+    are_complex = [bool(getattr(value, "is_complex", bool)()) for value in values]
     if any(are_complex):
         outputs = [value.name for value in program.model.graph.outputs if value.name != CHECKS]
         names = [name for name, is_one in zip(outputs, are_complex, strict=False) if is_one]
@@ -367,8 +379,8 @@ def _note_complex(program: Any, exported: Any) -> None:
 
 
 def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
-    """The name of each output: ``logits``, ``present.layers.0.keys``; ``outputs.0`` where the model
-    gives none, and ``outputs.cache`` where an input has it."""
+    """The name of each output: ``logits``, ``present.layers.0.keys``; ``outputs.0`` if the model
+    has no name for it, and ``outputs.cache`` if an input is called ``cache``."""
     template, form = result
     names: list[str] = []
     unique = UniqueNames(taken)
@@ -384,17 +396,16 @@ def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
     return names
 
 
-def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
-    """Gives dimensions the names that ``calltape variants`` has for them, in place of torch's
-    (``s77``).
+def _name_dimensions(program: Any, plan: ArgumentPlan, variant: VariantFacts) -> None:
+    """Gives dimensions the names that ``calltape variants`` shows, instead of torch's (``s77``).
 
-    A trace may have a name of its own for each of several dimensions that were equal in every
-    call; here they have one (``onnx_session`` takes calls all the same in which they differ). What
-    is an expression (``s77 + 1``) to the trace, and has a name in the variant, gets that name.
+    Dimensions that were equal in every call get one name, although a trace may have several names
+    for them (``onnx_session`` still accepts calls in which they differ). A dimension that is an
+    expression to the trace (``s77 + 1``), and has a name in the variant, gets that name.
     """
     by_column = {column: symbol.name for symbol in variant.symbols for column in symbol.columns}
     inputs = {value.name.removesuffix("_orig"): value for value in program.model.graph.inputs}
-    found: list[tuple[str, str]] = []
+    symbols: list[tuple[str, str]] = []  # torch's text for a size, and the name of its symbol
     for leaf, name in zip(plan.leaves, plan.names, strict=True):
         value = inputs.get(name)
         if leaf.kind != "tensor" or value is None or value.shape is None:
@@ -402,15 +413,15 @@ def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
         for column, size in zip(variant.group.dimensions(leaf.index), value.shape, strict=False):
             text, symbol = getattr(size, "value", None), by_column.get(column)
             if isinstance(text, str) and symbol is not None:
-                found.append((text, symbol))
+                symbols.append((text, symbol))
     unique = UniqueNames()
-    names = {name: unique.add(identifier(name)) for name in dict.fromkeys(n for _, n in found)}
-    plain = {text: names[name] for text, name in reversed(found) if text.isidentifier()}
+    names = {name: unique.add(identifier(name)) for name in dict.fromkeys(n for _, n in symbols)}
+    plain = {text: names[name] for text, name in reversed(symbols) if text.isidentifier()}
     if plain:
         program.rename_axes(plain)
     sums = {
         _sorted_sum(_WORD.sub(lambda word: plain.get(word[0], word[0]), text)): names[name]
-        for text, name in reversed(found)
+        for text, name in reversed(symbols)
         if not text.isidentifier()
     }
     graph = program.model.graph
@@ -422,7 +433,7 @@ def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
 
 
 def _with_name(size: Any, names: Mapping[str, str]) -> Any:
-    """A size. An expression has its name if it has one, and else is written in one way."""
+    """A size: if it is an expression, its name, or else the expression with sorted terms."""
     text = getattr(size, "value", None)
     if not isinstance(text, str):
         return size
@@ -431,8 +442,8 @@ def _with_name(size: Any, names: Mapping[str, str]) -> Any:
 
 
 def _sorted_sum(text: str) -> str:
-    """An expression, of which a plain sum has its terms in one order: torch orders them by the
-    names that they had before."""
+    """An expression; the terms of a plain sum are sorted, because torch orders them by the names
+    that they had before."""
     terms = text.split(" + ")
     return " + ".join(sorted(terms)) if all(map(_WORD.fullmatch, terms)) else text
 
@@ -442,19 +453,19 @@ _MOST_DIMENSIONS = 6
 
 
 def order_as_stored(module: Any) -> None:
-    """Permutes what goes into ``as_strided`` in a graph, which reads the memory of a tensor.
+    """Permutes the inputs of ``as_strided`` in a graph, which reads the memory of a tensor.
 
-    torch.onnx (2.15) takes the order of the elements for that of the memory, which is another one
-    after a ``transpose``: the attention of Longformer gets other elements. Here dimensions are put
-    into the order of the memory first, which changes nothing in torch.
+    torch.onnx (2.15) assumes that the elements lie in memory in the order of the dimensions. After
+    a ``transpose`` they do not, and the attention of Longformer would get other elements. Here the
+    dimensions are put into the order of the memory first, which changes nothing in torch.
 
     Args:
         module: a ``torch.fx.GraphModule`` of a program that was exported.
 
     Raises:
-        ValueError: the tensor is a part of another one, or repeats elements, so that no order of
-            dimensions is that of its memory; or it begins within a larger one, and the offset of
-            ``as_strided`` counts from the beginning of that.
+        ValueError: no order of dimensions is that of the memory, because the tensor is a part of
+            another one or repeats elements; or it begins within a larger one, from whose beginning
+            ``as_strided`` counts its offset.
     """
     aten = torch.ops.aten
     changed = False
@@ -465,7 +476,7 @@ def order_as_stored(module: Any) -> None:
         dims = range(value.dim())
         orders = itertools.permutations(dims) if len(dims) <= _MOST_DIMENSIONS else [tuple(dims)]
         sizes, strides = value.shape, value.stride()
-        order = next((one for one in orders if _is_dense(sizes, strides, one)), None)
+        order = next((order for order in orders if _is_dense(sizes, strides, order)), None)
         offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
         begins = offset is None or _is_known(value.storage_offset(), 0)
         if order is None or not begins:
@@ -495,13 +506,13 @@ def _is_dense(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]
 
 
 def _is_known(one: Any, other: Any) -> bool:
-    """Whether two sizes are the same in every call. To compare symbols would make a condition."""
+    """Whether two sizes are the same in every call. Comparing the symbols would add a guard."""
     return bool(_unclamped(one) == _unclamped(other))
 
 
 def _unclamped(size: Any) -> Any:
-    """A size without the ``Max(1, size)`` that torch writes into strides: of a tensor of size 0,
-    nothing is read."""
+    """A size without the ``Max(1, size)`` that torch writes into strides. It makes no difference,
+    because nothing is read from a tensor of size 0."""
     expression = getattr(getattr(size, "node", None), "expr", size)
     if not hasattr(expression, "replace") or isinstance(expression, int):
         return expression

@@ -1,9 +1,9 @@
-"""Casts around operators that ONNX Runtime has not for a dtype.
+"""Casts around operators that ONNX Runtime lacks for a dtype.
 
-The runtime's kernels for the CPU take some of the dtypes that ONNX allows: there is no ``Where`` of
-booleans and no ``Gemm`` of bfloat16, and a session of a model with one is refused. Such an operator
-gets a dtype here that holds every value of its own, and its result gets its own dtype back. The
-runtime itself says what it takes.
+The runtime's kernels for the CPU take only some of the dtypes that ONNX allows: there is no
+``Where`` of booleans and no ``Gemm`` of bfloat16, and the runtime rejects a model that has one.
+Here the inputs of such an operator are cast to a wider dtype, and its results are cast back. The
+runtime itself tells which dtypes it takes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cast_for_kernels(model: Any) -> None:
 
 
 def _round_once(node: Any) -> None:
-    """Leaves out the casts between two nodes that are one operator of torch: a linear layer of
+    """Removes the casts between two nodes that come from one operator of torch: a linear layer of
     bfloat16 adds its bias before it rounds."""
     for place, value in enumerate(node.inputs):
         if value is None:
@@ -64,10 +64,10 @@ def _round_once(node: Any) -> None:
         narrow = wide.inputs[0].producer() if wide is not None and _is_own_cast(wide) else None
         if narrow is None or not _is_own_cast(narrow):
             continue
-        made = narrow.inputs[0]
-        is_one = _operator(made.producer()) == _operator(node) is not None
-        if is_one and made.dtype == value.dtype and _name(made.dtype) in _FLOATS:
-            node.replace_input_with(place, made)
+        unrounded = narrow.inputs[0]
+        is_one = _operator(unrounded.producer()) == _operator(node) is not None
+        if is_one and unrounded.dtype == value.dtype and _name(unrounded.dtype) in _FLOATS:
+            node.replace_input_with(place, unrounded)
             casts: list[Any] = [wide, narrow]
             for cast in casts:
                 if not cast.outputs[0].uses() and not cast.outputs[0].is_graph_output():
@@ -80,13 +80,13 @@ def _is_own_cast(node: Any) -> bool:
 
 
 def _operator(node: Any) -> str | None:
-    """The operator of torch that a node is of, in torch.onnx's words; None if it is of none."""
+    """The operator of torch that a node comes from, as torch.onnx notes it; None if unknown."""
     return None if node is None else node.metadata_props.get("pkg.torch.onnx.fx_node")
 
 
 def _unite(node: Any, schema: Any) -> None:
-    """Gives inputs of one type parameter one dtype. Under autocast torch normalizes half precision
-    with weights of float32: it computes in the wider dtype, and returns the narrower one."""
+    """Casts inputs that share a type parameter to one dtype. Under autocast torch normalizes half
+    precision with weights of float32: it computes in the wider dtype and returns the narrower."""
     parameters = _parameters(schema.inputs, len(node.inputs))
     known = [(i, v, p) for i, (v, p) in enumerate(zip(node.inputs, parameters, strict=True)) if v]
     for parameter in dict.fromkeys(parameters):
@@ -113,10 +113,10 @@ def _cast_around(node: Any, version: int) -> None:
     bound = _bound(node, schema)
     if bound is None or any(_takes(kernel, bound) for kernel in kernels):
         return
-    wanted = next((w for w in _widened(bound) if any(_takes(k, w) for k in kernels)), None)
-    if wanted is None:
+    wider = next((w for w in _widened(bound) if any(_takes(k, w) for k in kernels)), None)
+    if wider is None:
         return
-    changed = {name: kind for name, kind in wanted.items() if kind != bound[name]}
+    changed = {name: kind for name, kind in wider.items() if kind != bound[name]}
     for place, parameter in enumerate(_parameters(schema.inputs, len(node.inputs))):
         if parameter in changed and node.inputs[place] is not None:
             _cast_input(node, place, changed[parameter])
@@ -127,7 +127,7 @@ def _cast_around(node: Any, version: int) -> None:
 
 def _bound(node: Any, schema: Any) -> dict[str, str] | None:
     """The dtypes of an operator's type parameters, by name; None if one is not known."""
-    found: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
     parameters = _parameters(schema.inputs, len(node.inputs))
     for value, parameter in zip(node.inputs, parameters, strict=True):
         if value is None:
@@ -137,13 +137,13 @@ def _bound(node: Any, schema: Any) -> dict[str, str] | None:
             dtype = value.const_value.dtype
         if dtype is None:
             return None
-        found.setdefault(parameter, _name(dtype))
-    return found
+        dtypes.setdefault(parameter, _name(dtype))
+    return dtypes
 
 
 def _parameters(formal: Any, count: int) -> list[str]:
     """The type parameter of each value. The last formal one may stand for several."""
-    names = [one.type_str for one in formal]
+    names = [parameter.type_str for parameter in formal]
     return [names[min(place, len(names) - 1)] for place in range(count)] if names else []
 
 
@@ -181,11 +181,11 @@ def _cast_output(node: Any, place: int, own: str, kind: str) -> None:
 
 
 def _cast(value: Any, dtype: Any, name: str) -> Any:
-    made = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
-    made.outputs[0].dtype = dtype
-    made.outputs[0].shape = value.shape
-    made.outputs[0].name = name
-    return made
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype.value)], num_outputs=1)
+    cast.outputs[0].dtype = dtype
+    cast.outputs[0].shape = value.shape
+    cast.outputs[0].name = name
+    return cast
 
 
 def _name(dtype: Any) -> str:
@@ -203,20 +203,23 @@ def _kernels() -> Mapping[str, tuple[tuple[int, int, Types], ...]]:
     for; none if ONNX Runtime does not tell."""
     try:
         state: Any = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-        every = state.get_all_opkernel_def()
+        definitions = state.get_all_opkernel_def()
     except (ImportError, AttributeError):
         return {}
-    found: dict[str, tuple[tuple[int, int, Types], ...]] = {}
-    for one in every:
-        if one.provider != "CPUExecutionProvider" or one.domain not in ("", "ai.onnx"):
+    kernels: dict[str, tuple[tuple[int, int, Types], ...]] = {}
+    for definition in definitions:
+        if definition.provider != "CPUExecutionProvider" or definition.domain not in (
+            "",
+            "ai.onnx",
+        ):
             continue
-        first, last = one.version_range
+        first, last = definition.version_range
         types = {
             name: frozenset(kind.removeprefix("tensor(").removesuffix(")") for kind in kinds)
-            for name, kinds in one.type_constraints.items()
+            for name, kinds in definition.type_constraints.items()
         }
-        found[one.op_name] = (*found.get(one.op_name, ()), (first, last, types))
-    return found
+        kernels[definition.op_name] = (*kernels.get(definition.op_name, ()), (first, last, types))
+    return kernels
 
 
 @cache

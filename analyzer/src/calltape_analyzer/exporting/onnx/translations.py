@@ -1,4 +1,4 @@
-"""ONNX translations of operators that torch.onnx (2.15) translates not at all, or wrongly."""
+"""ONNX translations of operators that torch.onnx (2.15) translates wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ def translations() -> dict[Any, Any]:
     """Translations by operator, as ``torch.onnx.export(custom_translation_table=...)`` takes them,
     with parameters like its own."""
     by_name: dict[str, Callable[..., Any]] = {
-        "_cdist_forward.default": distances,
+        "_cdist_forward.default": cdist,
         "_is_all_true.default": is_all_true,
-        "amax.default": largest_of_all,
-        "amin.default": smallest_of_all,
-        "bucketize.Tensor": buckets,
-        "cummax.default": maxima,
-        "cummin.default": minima,
-        "cumprod.default": products,
-        "masked_select.default": selected,
-        "repeat_interleave.Tensor": repeated,
+        "amax.default": amax,
+        "amin.default": amin,
+        "bucketize.Tensor": bucketize,
+        "cummax.default": cummax,
+        "cummin.default": cummin,
+        "cumprod.default": cumprod,
+        "masked_select.default": masked_select,
+        "repeat_interleave.Tensor": repeat_interleave,
         "scaled_dot_product_attention.default": attention,
-        "searchsorted.Tensor": searched,
-        "squeeze.default": squeezed,
-        "squeeze.dim": squeezed,
-        "squeeze.dims": squeezed,
+        "searchsorted.Tensor": searchsorted,
+        "squeeze.default": squeeze,
+        "squeeze.dim": squeeze,
+        "squeeze.dims": squeeze,
     }
     for dims in (1, 2, 3):
-        mean = _mean_of(dims)
+        mean = _adaptive_mean(dims)
         by_name[f"adaptive_avg_pool{dims}d.default"] = mean
-        by_name[f"adaptive_max_pool{dims}d.default"] = _maximum_of(dims)
+        by_name[f"adaptive_max_pool{dims}d.default"] = _adaptive_maximum(dims)
         if dims > 1:
             by_name[f"_adaptive_avg_pool{dims}d.default"] = mean
-    found: dict[Any, Any] = {check: _checked, operator.floordiv: floor_division}
-    for name, made in by_name.items():
+    table: dict[Any, Any] = {check: _checked, operator.floordiv: floordiv}
+    for name, translation in by_name.items():
         packet, _, overload = name.partition(".")
-        found_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if found_operator is not None:
-            found[found_operator] = made
-    return found
+        aten_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if aten_operator is not None:
+            table[aten_operator] = translation
+    return table
 
 
 def check(condition: Any) -> Any:
-    """Takes the place of an assertion in a graph; it is translated and never called."""
+    """Replaces an assertion in a graph; it is translated and never called."""
     return condition
 
 
@@ -62,8 +62,8 @@ def _checked(condition: Any) -> Any:
     return op.Reshape(op.Cast(condition, to=_BOOL), op.Constant(value_ints=[1]))
 
 
-def floor_division(self: Any, other: Any) -> Any:
-    """For ``-(-n // 4)``: ONNX's ``Div`` of ints, which torch.onnx (2.15) makes of it, rounds
+def floordiv(self: Any, other: Any) -> Any:
+    """``n // 4`` for negative numbers too. torch.onnx (2.15) translates it to ``Div``, which rounds
     towards zero."""
     return op.Div(op.Sub(self, op.Mod(self, other)), other)
 
@@ -72,27 +72,28 @@ def is_all_true(values: Any) -> Any:
     return op.Cast(op.ReduceMin(op.Cast(values, to=_INT64), keepdims=0), to=_BOOL)
 
 
-def squeezed(self: Any, dim: Any = None) -> Any:
-    """A tensor without dimensions of size 1. torch leaves one of another size as it is; ONNX's
-    ``Squeeze``, which torch.onnx (2.15) makes of it, fails. Of an open size only the call tells
-    whether it is 1."""
+def squeeze(self: Any, dim: Any = None) -> Any:
+    """Removes dimensions of size 1. torch ignores a named dimension of another size; ONNX's
+    ``Squeeze``, to which torch.onnx (2.15) translates it, fails. Whether an open size is 1 is known
+    only when the model runs."""
     rank = len(self.shape)
-    asked = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    axes = sorted({axis % rank for axis in asked}) if rank else []
+    dims = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = sorted({axis % rank for axis in dims}) if rank else []
     if not all(isinstance(self.shape[axis], int) for axis in axes):
         if len(axes) == rank:
             return op.Squeeze(self)
         sizes = op.Shape(self)
         stays = op.Constant(value_ints=[int(axis not in axes) for axis in range(rank)])
         is_one = op.Equal(sizes, op.Constant(value_ints=[1]))
-        left = op.Compress(sizes, op.Or(op.Cast(stays, to=_BOOL), op.Not(is_one)), axis=0)
-        return op.Reshape(self, left, allowzero=1)
-    found = [axis for axis in axes if self.shape[axis] == 1]
-    return op.Squeeze(self, op.Constant(value_ints=found)) if found else op.Identity(self)
+        remaining = op.Compress(sizes, op.Or(op.Cast(stays, to=_BOOL), op.Not(is_one)), axis=0)
+        return op.Reshape(self, remaining, allowzero=1)
+    ones = [axis for axis in axes if self.shape[axis] == 1]
+    return op.Squeeze(self, op.Constant(value_ints=ones)) if ones else op.Identity(self)
 
 
-def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
-    """The distance of each row of one to each row of the other."""
+def cdist(one: Any, other: Any, p: float, compute_mode: int | None = None) -> Any:
+    """The distance of each row of ``one``, (..., n, d), to each row of ``other``, (..., m, d): of
+    shape (..., n, m)."""
     if p not in (1.0, 2.0, math.inf):
         raise ValueError(f"torch.cdist with p={p} has no translation, only p=1, p=2 and p=inf")
     rows = op.Unsqueeze(one, op.Constant(value_ints=[-2]))
@@ -104,22 +105,22 @@ def distances(one: Any, other: Any, p: float, compute_mode: int | None = None) -
     return reduced(op.Abs(differences), last, keepdims=0)
 
 
-def searched(
+def searchsorted(
     sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Any = None,
 ) -> Any:  # fmt: skip
     if sorter is not None:
         raise ValueError("torch.searchsorted with sorter= has no translation")
-    return _places(sorted_sequence, self, right or side == "right", out_int32)
+    return _insertion_points(sorted_sequence, self, right or side == "right", out_int32)
 
 
-def buckets(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
-    return _places(boundaries, self, right, out_int32)
+def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+    return _insertion_points(boundaries, self, right, out_int32)
 
 
-def _places(ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:
-    """Where values would stand in an ordered row: how many of it are smaller (with ``right``: not
-    greater). Each value is compared with each of the row."""
+def _insertion_points(ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:
+    """Where values would be inserted into a sorted row: how many elements of the row are smaller
+    (with ``right``: not greater). Compares each value with each element."""
     last = op.Constant(value_ints=[-1])
     ordered, values = _of_one_dtype(ordered, values)
     if ordered.shape is not None and len(ordered.shape) > 1:
@@ -131,7 +132,8 @@ def _places(ordered: Any, values: Any, right: bool, is_int32: bool) -> Any:
 
 
 def _of_one_dtype(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two tensors in the dtype in which torch compares them; ONNX compares only equal ones."""
+    """Casts two tensors to the dtype in which torch compares them; ONNX only compares equal
+    dtypes."""
     if one.dtype is None or other.dtype is None or one.dtype == other.dtype:
         return one, other
     if one.dtype.is_integer() and other.dtype.is_integer():
@@ -143,17 +145,17 @@ def _of_one_dtype(one: Any, other: Any) -> tuple[Any, Any]:
     return op.CastLike(one, other), other
 
 
-def repeated(repeats: Any, output_size: Any = None) -> Any:
-    """Each place as often as it says there: 0, 0, 1, 1, 1 for 2, 3."""
+def repeat_interleave(repeats: Any, output_size: Any = None) -> Any:
+    """Repeats each index as often as its element says: 0, 0, 1, 1, 1 for 2, 3."""
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     counts = op.Cast(repeats, to=_INT64)
     ends = op.CumSum(counts, zero)
     every = op.Range(zero, op.ReduceSum(counts, keepdims=0), one)
-    return op.CastLike(_places(ends, every, True, False), repeats)
+    return op.CastLike(_insertion_points(ends, every, True, False), repeats)
 
 
-def selected(self: Any, mask: Any) -> Any:
-    """The values where a mask is true, in one row; both are made as wide as the other."""
+def masked_select(self: Any, mask: Any) -> Any:
+    """The elements where a mask is true, in one row; tensor and mask are broadcast."""
     wide = op.Shape(op.Or(op.Expand(mask, op.Shape(self)), mask))
     flat = op.Constant(value_ints=[-1])
     return op.Compress(
@@ -165,9 +167,9 @@ def attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """Attention as torch computes it: a row of scores that is masked whole gives zeros.
+    """Attention as torch computes it: a row of scores that is entirely masked gives zeros.
 
-    torch.onnx fills what a boolean mask hides with the lowest finite number, so that such a row
+    torch.onnx replaces what a boolean mask hides by the lowest finite number, so that such a row
     becomes the mean of all values. Left-padded batches have such rows.
     """
 
@@ -177,10 +179,10 @@ def attention(
     if enable_gqa and query.shape[1] != key.shape[1]:
         key, value = (_for_each_head(query, tensor) for tensor in (key, value))
     # Both factors are scaled, as torch does it: their product overflows later.
-    left, right = _roots_of_scale(query, scale, constant)
+    query_factor, key_factor = _scale_factors(query, scale, constant)
     rank = len(query.shape)
     turned = op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2])
-    scores = op.MatMul(op.Mul(query, left), op.Mul(turned, right))
+    scores = op.MatMul(op.Mul(query, query_factor), op.Mul(turned, key_factor))
     if attn_mask is None and not is_causal:
         return op.MatMul(op.Softmax(scores, axis=-1), value)
     hidden = constant(-math.inf)
@@ -196,7 +198,7 @@ def attention(
     return op.MatMul(op.Where(is_hidden, constant(0.0), weights), value)
 
 
-def _roots_of_scale(query: Any, scale: float | None, constant: Any) -> tuple[Any, Any]:
+def _scale_factors(query: Any, scale: float | None, constant: Any) -> tuple[Any, Any]:
     """Two factors whose product is the scale."""
     if scale is not None:
         root = math.sqrt(abs(scale))
@@ -209,13 +211,13 @@ def _roots_of_scale(query: Any, scale: float | None, constant: Any) -> tuple[Any
 
 
 def _for_each_head(query: Any, tensor: Any) -> Any:
-    """Keys or values ``(batch, groups, length, width)``, once for each head of their group."""
+    """Keys or values, (batch, groups, length, width), repeated for each head of their group."""
     ends = [op.Shape(tensor, start=i, end=i + 1) for i in range(4)]
     heads = op.Shape(query, start=1, end=2)
     times = op.Div(heads, ends[1])
     wide = op.Concat(ends[0], ends[1], times, ends[2], ends[3], axis=0)
-    repeated = op.Expand(op.Unsqueeze(tensor, op.Constant(value_ints=[2])), wide)
-    return op.Reshape(repeated, op.Concat(ends[0], heads, ends[2], ends[3], axis=0))
+    copies = op.Expand(op.Unsqueeze(tensor, op.Constant(value_ints=[2])), wide)
+    return op.Reshape(copies, op.Concat(ends[0], heads, ends[2], ends[3], axis=0))
 
 
 def _causal_mask(query: Any, key: Any) -> Any:
@@ -228,24 +230,24 @@ def _causal_mask(query: Any, key: Any) -> Any:
     return op.GreaterOrEqual(op.Unsqueeze(rows, last), columns)
 
 
-def maxima(self: Any, dim: int) -> tuple[Any, Any]:
+def cummax(self: Any, dim: int) -> tuple[Any, Any]:
     return _running(self, dim, op.ReduceMax)
 
 
-def minima(self: Any, dim: int) -> tuple[Any, Any]:
+def cummin(self: Any, dim: int) -> tuple[Any, Any]:
     return _running(self, dim, op.ReduceMin)
 
 
-def largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+def amax(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return _reduced(op.ReduceMax, self, dim, keepdim)
 
 
-def smallest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
+def amin(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return _reduced(op.ReduceMin, self, dim, keepdim)
 
 
 def _reduced(best_of: Callable[..., Any], x: Any, dim: Any, keepdim: bool) -> Any:
-    """The best of some dimensions; of all, if none is named, which torch.onnx does not take."""
+    """The best of some dimensions; of all if none is named, which torch.onnx rejects."""
     axes = [dim] if isinstance(dim, int) else list(dim or ())
     if not axes:
         return best_of(x, keepdims=int(keepdim))
@@ -253,7 +255,7 @@ def _reduced(best_of: Callable[..., Any], x: Any, dim: Any, keepdim: bool) -> An
 
 
 class _Row(NamedTuple):
-    """Which dimension of a tensor of which rank. A scalar is a row of its own."""
+    """A dimension of a tensor, and the tensor's rank: 0 for a scalar."""
 
     axis: int
     rank: int
@@ -265,11 +267,11 @@ def _row(x: Any, dim: int) -> _Row:
 
 
 def _prefixes(x: Any, of: _Row) -> tuple[Any, Any, Any]:
-    """What each element has before it.
+    """For each element of a row, the elements up to it.
 
     Returns:
-        ``x`` with its dimension last and one before it, for the element that looks; whether an
-        element is one that it sees; and the places ``0, 1, ...``.
+        ``x`` with the dimension of the row last, and a new one before it for the element that looks
+        back; a mask of the elements that it sees; and the indices ``0, 1, ...``.
     """
     axis, rank = of
     order = [*(i for i in range(rank) if i != axis), axis]
@@ -280,8 +282,8 @@ def _prefixes(x: Any, of: _Row) -> tuple[Any, Any, Any]:
     return row, seen, places
 
 
-def _back(x: Any, of: _Row) -> Any:
-    """The last dimension where it was."""
+def _move_back(x: Any, of: _Row) -> Any:
+    """``x`` with its last dimension moved back to where it was."""
     axis, rank = of
     order = list(range(rank - 1))
     order.insert(axis, rank - 1)
@@ -289,7 +291,7 @@ def _back(x: Any, of: _Row) -> Any:
 
 
 def _running(x: Any, dim: int, best_of: Callable[..., Any]) -> tuple[Any, Any]:
-    """The best of all elements up to each one, and where the last one of these is."""
+    """The best of all elements up to each one, and the index of the last of the best."""
     of, last = _row(x, dim), op.Constant(value_ints=[-1])
     if not of.rank:
         return op.Identity(x), op.Constant(value_int=0)
@@ -300,10 +302,10 @@ def _running(x: Any, dim: int, best_of: Callable[..., Any]) -> tuple[Any, Any]:
     best = best_of(op.Where(seen, row, first), last, keepdims=1)
     is_best = op.And(seen, op.Equal(row, best))
     where = op.ReduceMax(op.Where(is_best, places, op.Constant(value_int=0)), last, keepdims=0)
-    return _back(op.Squeeze(best, last), of), _back(where, of)
+    return _move_back(op.Squeeze(best, last), of), _move_back(where, of)
 
 
-def products(self: Any, dim: int, dtype: Any = None) -> Any:
+def cumprod(self: Any, dim: int, dtype: Any = None) -> Any:
     x, of = self, _row(self, dim)
     if dtype is not None and dtype >= 0:
         x = op.Cast(x, to=int(dtype))
@@ -313,11 +315,11 @@ def products(self: Any, dim: int, dtype: Any = None) -> Any:
         return op.Identity(x)
     row, seen, _ = _prefixes(x, of)
     factors = op.Where(seen, row, op.CastLike(op.Constant(value_int=1), row))
-    products = op.ReduceProd(factors, op.Constant(value_ints=[-1]), keepdims=0)
-    return _back(products, of)
+    product = op.ReduceProd(factors, op.Constant(value_ints=[-1]), keepdims=0)
+    return _move_back(product, of)
 
 
-def _mean_of(dims: int) -> Callable[..., Any]:
+def _adaptive_mean(dims: int) -> Callable[..., Any]:
     """Means, whose windows follow from the size of the picture.
 
     torch.onnx (2.15) has no adaptive pools. It decomposes the operators, and the decomposition
@@ -350,7 +352,7 @@ def _mean_of(dims: int) -> Callable[..., Any]:
     return mean
 
 
-def _maximum_of(dims: int) -> Callable[..., Any]:
+def _adaptive_maximum(dims: int) -> Callable[..., Any]:
     def maximum(self: Any, output_size: Any) -> tuple[Any, Any]:
         """The maximum of a whole picture, and where the first one is in it when it is flattened. No
         program with more windows is converted."""
@@ -365,7 +367,7 @@ def _maximum_of(dims: int) -> Callable[..., Any]:
 
 
 def _even_kernel(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[int] | None:
-    """The window, if it is the same everywhere and known now."""
+    """The size of the window, if all windows are equal and known now; None otherwise."""
     if not all(type(size) is int for size in (*sizes, *wanted)):
         return None
     if any(size % parts for size, parts in zip(sizes, wanted, strict=True)):
@@ -373,7 +375,7 @@ def _even_kernel(sizes: Sequence[Any], wanted: Sequence[Any]) -> list[int] | Non
     return [size // parts for size, parts in zip(sizes, wanted, strict=True)]
 
 
-def _windows(x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
+def _windows(x: Any, axis: int, rank: int, window_count: Any) -> tuple[Any, Any, Any]:
     """The elements of each window along one dimension.
 
     Returns:
@@ -382,10 +384,10 @@ def _windows(x: Any, axis: int, rank: int, wanted: Any) -> tuple[Any, Any, Any]:
     """
     zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
     size = op.Squeeze(op.Shape(x, start=axis, end=axis + 1), op.Constant(value_ints=[0]))
-    if type(wanted) is int:
-        parts = op.Constant(value_int=wanted)
+    if type(window_count) is int:
+        parts = op.Constant(value_int=window_count)
     else:  # a size of the graph
-        parts = op.Reshape(op.Cast(wanted, to=_INT64), op.Constant(value_ints=[]))
+        parts = op.Reshape(op.Cast(window_count, to=_INT64), op.Constant(value_ints=[]))
     steps = op.Range(zero, parts, one)
     begins = op.Div(op.Mul(steps, size), parts)
     last = op.Sub(parts, one)

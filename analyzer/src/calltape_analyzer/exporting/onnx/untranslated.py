@@ -1,8 +1,8 @@
-"""What no ONNX model does, found in a program before it is converted.
+"""Finds what an ONNX model cannot do, in a program that is to be converted.
 
-Of some operators torch.onnx (2.15) would make something else without a word: a batch normalization
-by running statistics where torch takes those of the batch, and adaptive pools with the windows of
-the traced picture.
+torch.onnx (2.15) silently converts some operators to something else: a batch normalization uses the
+running statistics where torch uses those of the batch, and an adaptive pool uses the windows of the
+traced picture.
 """
 
 from __future__ import annotations
@@ -14,26 +14,31 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from calltape_analyzer.foreign_errors import place_of
+from calltape_analyzer.foreign_errors import place_in_model
 
 __all__ = ["UntranslatedError", "reject_draws", "reject_floats", "reject_untranslated"]
 
 
 class UntranslatedError(NotImplementedError):
-    """A program does what no ONNX model does. Another trace of the model seldom helps."""
+    """A program does something that no ONNX model can. Another trace of the model seldom helps."""
 
 
 class _Untranslated(NamedTuple):
-    """An operator: what a person calls it, what to do instead, and of which calls of it that holds,
-    by the arguments."""
+    """An operator without translation.
+
+    Attributes:
+        called: its name, for people.
+        instead: what to use instead.
+        applies: whether a call of it with some arguments has no translation.
+    """
 
     called: str
     instead: str
-    holds: Callable[[Sequence[Any]], bool] = lambda _: True
+    applies: Callable[[Sequence[Any]], bool] = lambda _: True
 
 
 def _is_by_the_batch(args: Sequence[Any]) -> bool:
-    """Whether a normalization changes its running statistics: it has some, and is in training."""
+    """Whether a normalization uses the statistics of the batch, and changes its running ones."""
     return args[3] is not None and bool(args[5])
 
 
@@ -60,11 +65,11 @@ _OPERATORS = {
 
 
 def reject_untranslated(exported: Any, translated: Collection[Any] = ()) -> None:
-    """Demands that a program can be converted.
+    """Rejects a program that cannot be converted.
 
     Args:
         exported: a ``torch.export.ExportedProgram``.
-        translated: the operators that the caller has translations of.
+        translated: the operators that the caller has translations for.
 
     Raises:
         UntranslatedError: it cannot; says why, and what to do.
@@ -79,31 +84,32 @@ def _reject(node: Node) -> None:
     if node.target is torch.ops.aten._assert_scalar.default:
         reject_floats(node)
     namespace, _, name = str(node.target).partition(".")
-    found = _OPERATORS.get(name.partition(".")[0]) if namespace == "aten" else None
-    if found is not None and found.holds(node.args):
+    untranslated = _OPERATORS.get(name.partition(".")[0]) if namespace == "aten" else None
+    if untranslated is not None and untranslated.applies(node.args):
         raise UntranslatedError(
-            f"{found.called} has no ONNX translation ({found.instead}, or export to torch)"
+            f"{untranslated.called} has no ONNX translation "
+            f"({untranslated.instead}, or export to torch)"
         )
 
 
 def reject_floats(assertion: Node) -> None:
-    """Rejects an assertion about floats. torch.onnx (2.15) compares float32, of which 0.2 is above
-    the 0.2 of Python. Floats that are made ints as they are read are exact."""
-    waiting, known = [assertion], {assertion}
+    """Rejects an assertion about floats. torch.onnx (2.15) compares float32, in which 0.2 is more
+    than Python's 0.2. Floats that are converted to ints as they are read are exact."""
+    waiting, visited = [assertion], {assertion}
     while waiting:
         for node in waiting.pop().all_input_nodes:
             value = node.meta.get("val")
             if isinstance(value, torch.SymFloat):
-                place = place_of(str(assertion.args[1])) or f"{assertion.args[0]}"
+                place = place_in_model(str(assertion.args[1])) or f"{assertion.args[0]}"
                 raise UntranslatedError(
                     "Python compares doubles, an ONNX model float32 (compare tensors, as "
                     "torch.where does, or export to torch): the model decides by a float at "
                     f"{place}"
                 )
             is_number = isinstance(value, torch.SymInt | torch.SymBool)
-            if is_number and node not in known and not _is_read_as_int(node):
+            if is_number and node not in visited and not _is_read_as_int(node):
                 waiting.append(node)
-                known.add(node)
+                visited.add(node)
 
 
 _READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
@@ -119,8 +125,8 @@ def _is_read_as_int(node: Node) -> bool:
 
 
 def reject_draws(model: Any) -> None:
-    """Demands that what an ONNX model returns is not random: ONNX Runtime has generators of its
-    own, so that no call of it can be compared.
+    """Rejects an ONNX model that draws random numbers: ONNX Runtime has generators of its own, so
+    that no call can be compared.
 
     Args:
         model: of onnxscript's ``ir``, without nodes that nothing needs.

@@ -1,5 +1,5 @@
-"""The limits of an export: the time for all of it and for one trace, and what unrecorded sizes
-cost.
+"""The limits of an export: the time for all of it and for one trace, and the cost of unrecorded
+sizes.
 
 torch reasons about symbolic sizes with a computer algebra system, and for some models (a Swin
 transformer with images of any size, torch 2.15) it never finishes. Such a trace is interrupted, so
@@ -44,7 +44,7 @@ from calltape_analyzer.programs.reasons import TimeUp
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Budget", "Cost", "Probe", "Probing", "Progress", "default_seconds", "time_limit"]
+__all__ = ["Cost", "Probe", "Probing", "Progress", "TimeBudget", "default_seconds", "time_limit"]
 
 Progress = Callable[[str], None]
 """Is called with a description of the current step."""
@@ -54,7 +54,7 @@ _LEAST = 0.001
 
 
 @dataclass
-class Budget:
+class TimeBudget:
     """The time of one export. Programs that exist when it is spent are kept, and the rest is
     reported as missing.
 
@@ -139,10 +139,10 @@ def time_limit(seconds: float, processor: float = math.inf) -> Iterator[None]:
     end, busy_end = time.monotonic() + seconds, time.thread_time() + processor
 
     def ring(*_: Any) -> None:
-        left = min(end - time.monotonic(), busy_end - time.thread_time())
-        if left <= 0:
+        remaining = min(end - time.monotonic(), busy_end - time.thread_time())
+        if remaining <= 0:
             raise _Interrupt
-        signal.setitimer(signal.ITIMER_REAL, max(left, _SOON), _AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, max(remaining, _SOON), _AGAIN)
 
     before = signal.signal(signal.SIGALRM, ring)
     # Again every few seconds, because the interrupted code may catch it.
@@ -164,11 +164,11 @@ Probe = Literal["near", "far", "none"]
 _MAX_OF_A_KIND = 3
 _SECONDS = 60.0
 _PATIENCE = 1 / 3
-"""The time for runs at unrecorded sizes, relative to the time that making a program and reproducing
-the recorded calls took."""
+"""The time for all runs at unrecorded sizes, relative to the time that it took to make a program
+and to reproduce the recorded calls."""
 MIN_PATIENCE = 1.0
 """The seconds that they may take in any case. Tests set it to much more."""
-_IN_A_PROBE = 2
+_RUNS_PER_PROBE = 2
 """The model runs, and the program."""
 
 Imagine = Callable[[Sizing], int]
@@ -235,7 +235,7 @@ class RunCosts:
         return min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
 
     def seconds(self, variant: VariantFacts, sizing: Sizing) -> float:
-        """A prediction of how long a run takes; 0 if none was measured."""
+        """A prediction of how many seconds a run takes; 0 if none was measured."""
         costs = self._costs(variant)
         grown = [(cost, *_grown(variant, sizing, cost, _powers(costs))) for cost in costs]
         return min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
@@ -276,12 +276,19 @@ def variant_key(variant: VariantFacts) -> Hashable:
 def _grown(
     variant: VariantFacts, sizing: Sizing, cost: Cost, powers: Sequence[float]
 ) -> tuple[float, float, float]:
-    """By which factors, compared with a measured run, all inputs together grow, the symbol that
-    grows most, and the memory besides the inputs; at least 1."""
+    """The factors by which a run is larger than a measured one, each at least 1: of the elements of
+    all inputs, of the symbol that grows most, and of the memory besides the inputs.
+
+    Args:
+        variant: that is run.
+        sizing: its sizes.
+        cost: of the measured run.
+        powers: as of :func:`_powers`.
+    """
     inputs = max(elements_at(variant, sizing), 1) / max(cost.elements, 1)
     sizes = [max(n, 1) / max(o, 1) for n, o in zip(sizing.values, cost.values, strict=True)]
-    more = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
-    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *more])
+    beside_inputs = [max(size, 1.0) ** power for size, power in zip(sizes, powers, strict=True)]
+    return max(inputs, 1.0), max([1.0, *sizes]), max([1.0, *beside_inputs])
 
 
 def _powers(costs: Sequence[Cost]) -> list[float]:
@@ -332,19 +339,19 @@ class Probing:
     _slow: set[Hashable] = field(default_factory=set)
 
     def sizings(
-        self, variant: VariantFacts, around: Sequence[Sizing], *, narrow: bool = False
+        self, variant: VariantFacts, target_sizings: Sequence[Sizing], *, narrow: bool = False
     ) -> list[Sizing]:
         """The sizes to run.
 
         Args:
             variant: what is run.
-            around: sizes that must be among them, with some a little larger.
+            target_sizings: sizes that must be among them, with some a little larger.
             narrow: whether these alone are run.
         """
         if self.probe == "none":
             return []
         if narrow:
-            return [sizing for sizing in around if self.bound.allows(variant, sizing)]
+            return [sizing for sizing in target_sizings if self.bound.allows(variant, sizing)]
         kinds = (
             sizings_unseen,
             sizings_of_one,
@@ -355,10 +362,10 @@ class Probing:
         found_of_kind = [kind(variant, _MAX_OF_A_KIND) for kind in kinds]
         # One of each kind comes first: there may be no time for all.
         in_turn = chain.from_iterable(zip_longest(*found_of_kind))
-        near = [*around, *sizings_around(variant, around), *filter(None, in_turn)]
-        found = [sizing for sizing in near if self.bound.allows(variant, sizing)]
-        found += sizings_far(variant) if self.probe == "far" else []
-        return list(dict.fromkeys(found))
+        near = [*target_sizings, *sizings_around(variant, target_sizings), *filter(None, in_turn)]
+        sizings = [sizing for sizing in near if self.bound.allows(variant, sizing)]
+        sizings += sizings_far(variant) if self.probe == "far" else []
+        return list(dict.fromkeys(sizings))
 
     def cheaper(self, variant: VariantFacts) -> list[Sizing]:
         """Sizes that cost less than a recorded call, for a model that is too large for other
@@ -375,7 +382,7 @@ class Probing:
 
     def predicted(self, variant: VariantFacts, sizing: Sizing) -> float:
         """The predicted seconds of the model and a program together; 0 if no run was measured."""
-        return _IN_A_PROBE * self.costs.seconds(variant, sizing)
+        return _RUNS_PER_PROBE * self.costs.seconds(variant, sizing)
 
     def measured(
         self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
@@ -409,5 +416,5 @@ class Probing:
         )
         program.all_notes.append(probed)
         if attempt.untried:
-            first, more = attempt.untried[0], len(attempt.untried) - 1
-            program.all_notes.append(Untried(first, more, probed.is_remark))
+            first, untried_count = attempt.untried[0], len(attempt.untried) - 1
+            program.all_notes.append(Untried(first, untried_count, probed.is_remark))

@@ -37,7 +37,7 @@ from calltape_analyzer.exporting.session.verification import replay_call
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.model.calls import detached, eager
 from calltape_analyzer.model.randomness import generators_kept, reseed
-from calltape_analyzer.model.state import copied_from_state, in_words, unchanged
+from calltape_analyzer.model.state import copied_from_state, number_text, unchanged
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import StateNeeded
@@ -106,7 +106,7 @@ def _find_state(
     if got is None or expected is None or row[-1].ref != last:
         return
     if compared(expected, got, session.tolerances).agrees:
-        session.add_state({name: in_words(value) for name, value in changed.items()})
+        session.add_state({name: number_text(value) for name, value in changed.items()})
 
 
 def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:

@@ -1,8 +1,8 @@
-"""Observes a run of the model: what it queries of tensors, and the memory that these take.
+"""Observes a run of the model: what it queries of tensors, and how much memory they take.
 
-Runs with other strides, or another mode of the caller, show whether a model reads these. Nearly all
-models read neither, and one observed run proves that: torch reports each function and property of a
-tensor that Python uses to a mode. It does not report kernels that are not torch operators, so a
+Runs with other strides, or in another mode of the caller, show whether a model reads these. Nearly
+all models read neither, and one observed run proves it: torch reports to a mode each function and
+property of a tensor that Python uses. It does not report kernels that are not torch operators, so a
 model that may call one needs the other runs.
 """
 
@@ -58,14 +58,14 @@ _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
 
 @dataclass(frozen=True)
 class Effects:
-    """What a run did besides returning a value: plain data.
+    """What a run did besides returning a value, as plain data.
 
     Attributes:
         generators: the random number generators that it drew from.
         views: the outputs that share memory with arguments, with the numbers of these.
         written: the numbers of the tensors among the arguments that it wrote to, and whether it
             returned them.
-        changed: the arguments that hold something else afterwards, and are not returned.
+        changed: the arguments whose contents changed, and that are not returned.
     """
 
     generators: tuple[str, ...]
@@ -121,15 +121,15 @@ class ObservedCall:
 
 def _functions(names: Collection[str]) -> dict[Any, str]:
     """The functions that torch reports to a mode, with their names."""
-    found: dict[Any, str] = {}
+    functions: dict[Any, str] = {}
     for owner in (torch.Tensor, torch):
         for name in names:
             value: Any = getattr(owner, name, None)
             if callable(value):
-                found[value] = name
+                functions[value] = name
             elif hasattr(value, "__get__"):  # a property
-                found[value.__get__] = name
-    return found
+                functions[value.__get__] = name
+    return functions
 
 
 _QUERIES = _functions((LAYOUT | MODES) - {"written", "operator", *_MODE_FUNCTIONS})
@@ -144,7 +144,7 @@ class QueryWatcher(TorchFunctionMode):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
-        self._own = {
+        self._model_memory = {
             memory
             for tensor in (*module.parameters(), *module.buffers())
             if (memory := storage_of(tensor)) is not None
@@ -164,8 +164,8 @@ class QueryWatcher(TorchFunctionMode):
         return bool(self._generators) and all(known() is None for known in self._generators)
 
     def __enter__(self) -> QueryWatcher:
-        self._within.enter_context(_reported(self._queries.add))
-        self._within.enter_context(_Writing(self._own, self._queries.add))
+        self._within.enter_context(_watched_modes(self._queries.add))
+        self._within.enter_context(_WriteWatcher(self._model_memory, self._queries.add))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -176,23 +176,25 @@ class QueryWatcher(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         name = _QUERIES.get(func)
         if name is not None:
             if not (
-                args and isinstance(args[0], torch.Tensor) and storage_of(args[0]) in self._own
+                args
+                and isinstance(args[0], torch.Tensor)
+                and storage_of(args[0]) in self._model_memory
             ):
                 self._queries.add(name)
         elif isinstance(func, _OPERATORS):
             namespace = getattr(func, "namespace", None) or str(func).partition(".")[0]
             if namespace not in _OF_TORCH:
                 self._queries.add("operator")
-        if isinstance(given.get("generator"), torch.Generator):
-            self._generators.append(weakref.ref(given["generator"]))
-        return func(*args, **given)
+        if isinstance(keywords.get("generator"), torch.Generator):
+            self._generators.append(weakref.ref(keywords["generator"]))
+        return func(*args, **keywords)
 
 
-class _Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     @classmethod
@@ -202,26 +204,28 @@ class _Seeing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
 
-class _Writing(_Seeing):
+class _WriteWatcher(_OperatorMode):
     """Reports operators that write to a tensor other than the model's own. Names in Python do not
     show them: ``relu(x, inplace=True)`` writes within torch."""
 
-    def __init__(self, own: Collection[int], tell: Callable[[str], None]) -> None:
+    def __init__(self, model_memory: Collection[int], report: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._own = own
-        self._tell = tell
+        self._model_memory = model_memory
+        self._report = report
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         places, names = written_by(func)
         written = [args[i] for i in places if i < len(args)]
-        written += [given[name] for name in names if name in given]
-        tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
-        if any(storage_of(one) not in self._own for one in tensors):
-            self._tell("written")
-        return func(*args, **given)
+        written += [keywords[name] for name in names if name in keywords]
+        tensors = [
+            tensor for tensor in pytree.tree_leaves(written) if isinstance(tensor, torch.Tensor)
+        ]
+        if any(storage_of(tensor) not in self._model_memory for tensor in tensors):
+            self._report("written")
+        return func(*args, **keywords)
 
 
 def hides_queries(module: torch.nn.Module) -> bool:
@@ -233,10 +237,16 @@ def hides_queries(module: torch.nn.Module) -> bool:
             return True
         if isinstance(vars(part).get("forward"), torch.jit.ScriptFunction):
             return True
-    own = _python_modules({c.__module__ for part in module.modules() for c in type(part).__mro__})
-    values = [value for one in own for value in list(vars(one).values())]
+    python_modules = _python_modules(
+        {c.__module__ for part in module.modules() for c in type(part).__mro__}
+    )
+    values = [value for one in python_modules for value in list(vars(one).values())]
     imported = {one.__module__ for one in values if isinstance(one, FunctionType)}
-    values += [one for each in _python_modules(imported) for one in list(vars(each).values())]
+    values += [
+        one
+        for module_of_import in _python_modules(imported)
+        for one in list(vars(module_of_import).values())
+    ]
     return any(map(_is_hidden, values))
 
 
@@ -269,25 +279,25 @@ def _is_known(name: str) -> bool:
 
 
 @contextmanager
-def _reported(tell: Callable[[str], None]) -> Iterator[None]:
+def _watched_modes(report: Callable[[str], None]) -> Iterator[None]:
     """Reports calls of the torch functions that return the mode of the caller."""
-    own: Any = torch
+    torch_module: Any = torch
 
     def reported(name: str, function: Callable[[], bool]) -> Callable[[], bool]:
         def reporting() -> bool:
-            tell(name)
+            report(name)
             return function()
 
         return reporting
 
-    before = {name: getattr(own, name) for name in _MODE_FUNCTIONS}
+    before = {name: getattr(torch_module, name) for name in _MODE_FUNCTIONS}
     try:
         for name, function in before.items():
-            setattr(own, name, reported(name, function))
+            setattr(torch_module, name, reported(name, function))
         yield
     finally:
         for name, function in before.items():
-            setattr(own, name, function)
+            setattr(torch_module, name, function)
 
 
 _ATTENTION = "aten::_scaled_dot_product"
@@ -312,18 +322,18 @@ def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
             and their softmax count as well: ONNX Runtime keeps them in memory, and torch's kernels
             do not.
     """
-    with _Counting(fused) as counting:
+    with _MemoryCounter(fused) as counter:
         value = function()
-    return Measured(value, counting.peak)
+    return Measured(value, counter.peak)
 
 
-class _Counting(_Seeing):
+class _MemoryCounter(_OperatorMode):
     def __init__(self, fused: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._fused = fused
         self._live = 0
-        self._known: dict[int, Any] = {}
+        self._storages: dict[int, Any] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -335,7 +345,7 @@ class _Counting(_Seeing):
             scores = query.shape[:-1].numel() * keys.shape[-2] * query.element_size()
             self.peak = max(self.peak, self._live + _AT_ONCE * scores)
         for key, storage in _storages(returned):
-            if key not in given and key not in self._known:
+            if key not in given and key not in self._storages:
                 self._add(key, storage)
         return returned
 
@@ -343,10 +353,10 @@ class _Counting(_Seeing):
         size = storage.nbytes()
 
         def freed(_: Any) -> None:
-            if self._known.pop(key, None) is not None:
+            if self._storages.pop(key, None) is not None:
                 self._live -= size
 
-        self._known[key] = weakref.ref(storage, freed)
+        self._storages[key] = weakref.ref(storage, freed)
         self._live += size
         self.peak = max(self.peak, self._live)
 

@@ -39,18 +39,18 @@ Say = Callable[[str], None]
 
 _OWN = "calltape_analyzer.", "calltape_schema."
 _HEAD = 8
-"""Bytes that contain the length of a message."""
+"""The bytes of a message that contain its length."""
 _CHUNK = 2**20
 _POLL = 0.2
 """Seconds between checks whether the fork lives."""
-_BEGINNING, SETTLING = 20.0, 60.0
+_START_SECONDS, FIRST_SECONDS = 20.0, 60.0
 """Seconds that a fork gets to start, and for the first question."""
-_FORKS = 3
+_MAX_FORKS = 3
 """How many forks are tried, because another thread may happen to hold a lock when one starts."""
 _PARENT_DEATH_SIGNAL = 1
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
 _PAUSE_SOFT = 1
-_ADDED = 2**28
+_LEAST_ADDRESSES = 2**28
 """Bytes of address space that a fork may take in any case."""
 
 
@@ -92,8 +92,8 @@ class Sandbox:
     Args:
         function: answers a question with plain data.
         device: of the model that it runs. If that rules out a fork, the function runs here.
-        first: a question that was answered here before. If other threads run here, one of them may
-            hold a lock when the fork starts. A fork that does not answer it is discarded.
+        first: a question that was already answered in this process. If other threads run here, one
+            of them may hold a lock when a fork starts. A fork that does not answer it is discarded.
         begin: is called once in each fork, before the first question.
     """
 
@@ -117,7 +117,7 @@ class Sandbox:
         self.close()
 
     @property
-    def is_here(self) -> bool:
+    def runs_here(self) -> bool:
         """Whether the function runs in this process."""
         return not self._forks
 
@@ -133,7 +133,7 @@ class Sandbox:
             AnswerError: the function raised an error, or its answer cannot be sent.
         """
         if self._fork is None and self._forks:
-            self._fork = self._begun()
+            self._fork = self._start_fork()
         if self._fork is None:
             try:
                 with time_limit(seconds):
@@ -148,18 +148,18 @@ class Sandbox:
             self.close()
             raise
 
-    def _begun(self) -> _Fork | None:
+    def _start_fork(self) -> _Fork | None:
         """A new fork; None if the system refuses, or no fork can answer the first question."""
         reason = ""
-        for _ in range(_FORKS):
+        for _ in range(_MAX_FORKS):
             try:
                 fork = _Fork(self._function, self._begin)
             except OSError:
                 break
             try:
-                fork.hear(_BEGINNING)
+                fork.receive(_START_SECONDS)
                 if self._first is not None and threading.active_count() > 1:
-                    fork.ask(self._first, SETTLING)
+                    fork.ask(self._first, FIRST_SECONDS)
                     self._first = None
             except RunEndedError as error:
                 fork.end()
@@ -192,29 +192,29 @@ class _Fork:
                 stream.flush()
         room, threads = int(2 * half_of_free()), _threads_after_fork()
         state = random.getstate()  # a fork gets another one
-        asked, answered = os.pipe(), os.pipe()
+        question_pipe, answer_pipe = os.pipe(), os.pipe()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Python warns of a fork beside other threads
                 self._process = os.fork()
         except BaseException:
-            for end in (*asked, *answered):
+            for end in (*question_pipe, *answer_pipe):
                 os.close(end)
             raise
         if not self._process:
             try:
-                os.close(asked[1])
-                os.close(answered[0])
+                os.close(question_pipe[1])
+                os.close(answer_pipe[0])
                 random.setstate(state)
-                _settle(room, threads)
+                _isolate(room, threads)
                 if begin is not None:
                     begin()
-                _answer_all(function, asked[0], answered[1])
+                _answer_all(function, question_pipe[0], answer_pipe[1])
             finally:
                 os._exit(1)
-        os.close(asked[0])
-        os.close(answered[1])
-        self._questions, self._answers = asked[1], answered[0]
+        os.close(question_pipe[0])
+        os.close(answer_pipe[1])
+        self._questions, self._answers = question_pipe[1], answer_pipe[0]
         self._code = 0
         self._doing = ""
 
@@ -228,9 +228,9 @@ class _Fork:
             _write(self._questions, question)
         except BrokenPipeError:
             raise self._death() from None
-        return self.hear(seconds)
+        return self.receive(seconds)
 
-    def hear(self, seconds: float) -> Any:
+    def receive(self, seconds: float) -> Any:
         """The next answer. Each step that it reports may take so many seconds.
 
         Raises:
@@ -239,8 +239,8 @@ class _Fork:
         until = time.monotonic() + seconds
         self._doing = ""
         while True:
-            size = int.from_bytes(self._exactly(_HEAD, until, seconds), "big")
-            kind, value = _loaded(self._exactly(size, until, seconds))
+            size = int.from_bytes(self._read(_HEAD, until, seconds), "big")
+            kind, value = _loaded(self._read(size, until, seconds))
             if kind == "doing":
                 self._doing, until = value, time.monotonic() + seconds
             elif kind == "answer":
@@ -250,23 +250,23 @@ class _Fork:
             else:
                 raise AnswerError(value)
 
-    def _exactly(self, size: int, until: float, seconds: float) -> bytes:
-        found = bytearray()
+    def _read(self, size: int, until: float, seconds: float) -> bytes:
+        data = bytearray()
         poll = select.poll()  # select() takes no descriptor above 1023
         poll.register(self._answers, select.POLLIN | select.POLLHUP)
-        while len(found) < size:
-            left = until - time.monotonic()
-            if left <= 0:
+        while len(data) < size:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 raise self._late(seconds)
-            if not poll.poll(1000 * min(left, _POLL)):
+            if not poll.poll(1000 * min(remaining, _POLL)):
                 if self._status() is not None:  # a process that it started keeps the pipe open
                     raise self._death()
                 continue
-            part = os.read(self._answers, min(size - len(found), _CHUNK))
+            part = os.read(self._answers, min(size - len(data), _CHUNK))
             if not part:
                 raise self._death()
-            found += part
-        return bytes(found)
+            data += part
+        return bytes(data)
 
     def _late(self, seconds: float) -> RunEndedError:
         return RunEndedError(Ended(End.LATE, seconds=seconds), self._doing)
@@ -328,7 +328,7 @@ def _threads_after_fork() -> int:
     return 1
 
 
-def _settle(room: int, threads: int) -> None:
+def _isolate(room: int, threads: int) -> None:
     """Makes a fork harmless: it prints nothing, leaves nothing behind, ends with its parent, and
     gets no more memory than is free."""
     import torch
@@ -353,11 +353,11 @@ def _settle(room: int, threads: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[0])
-        taken = pages * os.sysconf("SC_PAGE_SIZE") + max(room, _ADDED)
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + max(room, _LEAST_ADDRESSES)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         if most != resource.RLIM_INFINITY:
-            taken = min(taken, most)
-        resource.setrlimit(resource.RLIMIT_AS, (taken, most))
+            limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # the kernel should kill this process first
     if not os.environ.get("CALLTAPE_DEBUG"):
@@ -434,8 +434,8 @@ def half_of_free(device: str = "cpu") -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    known = (available_bytes(), *map(_left_in, control_groups()))
-    return min((free for free in known if free is not None), default=_UNKNOWN) // 2
+    amounts = (available_bytes(), *map(_free_in_group, control_groups()))
+    return min((free for free in amounts if free is not None), default=_UNKNOWN) // 2
 
 
 def available_bytes() -> int | None:
@@ -467,7 +467,7 @@ def control_groups() -> list[Path]:
     return found
 
 
-def _left_in(group: Path) -> int | None:
+def _free_in_group(group: Path) -> int | None:
     """What the limits of a group leave; None if none can be read."""
     for limit, used, cached in _LIMITS:
         try:

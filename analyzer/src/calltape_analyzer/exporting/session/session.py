@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample, has_synthetic_values, resized, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
@@ -28,7 +28,7 @@ from calltape_analyzer.comparison.comparing import (
 )
 from calltape_analyzer.comparison.reports import Against, Verdict
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.session.budget import Budget, Probing
+from calltape_analyzer.exporting.session.budget import Probing, TimeBudget
 from calltape_analyzer.exporting.session.observed_calls import (
     Effects,
     ObservedCall,
@@ -46,7 +46,7 @@ from calltape_analyzer.model.calls import (
     entry_of,
 )
 from calltape_analyzer.model.randomness import Generators, generators_kept, reseed, set_python
-from calltape_analyzer.model.state import copied_from_state, in_words, unchanged
+from calltape_analyzer.model.state import copied_from_state, number_text, unchanged
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons
@@ -148,7 +148,7 @@ class Session:
     unanswered: list[NotAsked] = field(default_factory=list)
     differences: dict[CallRef, Fact | None] = field(default_factory=dict)
     probing: Probing = field(default_factory=Probing)
-    budget: Budget = field(default_factory=Budget)
+    budget: TimeBudget = field(default_factory=TimeBudget)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
@@ -191,10 +191,12 @@ class Session:
         rules = self.rules_of(variant)
         return resized(sample, variant, where.row, where.values, rules, salt=salt)
 
-    def planned(self, variant: VariantFacts, where: Sizing | Call | CallRef) -> tuple[Plan, Sample]:
+    def planned(
+        self, variant: VariantFacts, where: Sizing | Call | CallRef
+    ) -> tuple[ArgumentPlan, Sample]:
         """The values of :meth:`sample`, and the plan that makes arguments of them."""
         sample = self.sample(variant, where)
-        return Plan.of(variant, sample, self.sorter.signature), sample
+        return ArgumentPlan.of(variant, sample, self.sorter.signature), sample
 
     def rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
         """How the values of integer tensors depend on sizes, by the number of the tensor."""
@@ -226,7 +228,7 @@ class Session:
 
     def run(
         self,
-        plan: Plan,
+        plan: ArgumentPlan,
         sample: Sample,
         *,
         seed: int | None = None,
@@ -274,7 +276,7 @@ class Session:
                 changed = changed_arguments(before, arguments, returned)
         return ModelRun(leaves, value, given, drawn_from, changed)
 
-    def eager(self, plan: Plan, sample: Sample, **how: Any) -> dict[str, Any]:
+    def eager(self, plan: ArgumentPlan, sample: Sample, **how: Any) -> dict[str, Any]:
         """The leaves of what the model returns now; the arguments are those of :meth:`run`."""
         return self.run(plan, sample, **how).leaves
 
@@ -311,7 +313,7 @@ class Session:
         return leaves
 
     def run_with_effects(
-        self, plan: Plan, sample: Sample, within: AbstractContextManager[Any] | None = None
+        self, plan: ArgumentPlan, sample: Sample, within: AbstractContextManager[Any] | None = None
     ) -> tuple[dict[str, Any], Effects]:
         """The leaves of what the model returns now, and the other effects of the run."""
         ran = self.run(plan, sample, within=within, compares=True)
@@ -379,7 +381,7 @@ class Session:
         block changed in the model. Yields these changes, which are complete after the block."""
         with generators_kept(self.module), unchanged(self.module) as changed:
             yield changed
-        self.add_state({name: in_words(value) for name, value in changed.items()})
+        self.add_state({name: number_text(value) for name, value in changed.items()})
 
     def add_state(self, changed: Mapping[str, str]) -> None:
         """Adds what a call changed in the model, with the values before, in words."""
@@ -503,7 +505,7 @@ class Session:
         return difference.with_error(reasons.RandomDiffers(difference.error, generators, advice))
 
     def random_results(
-        self, plan: Plan, sample: Sample, seeds: int = _SEEDS
+        self, plan: ArgumentPlan, sample: Sample, seeds: int = _SEEDS
     ) -> RandomResults | None:
         """What the model returns from two generator states, if it draws random numbers in a call
         and the results differ; None otherwise.
@@ -525,7 +527,7 @@ class Session:
 
     def draws(self, program: Program) -> bool:
         """Whether calls of a program's variant are known to draw random numbers."""
-        return bool(program.draws) or program.variant.group.key in self._drawing
+        return bool(program.random_generators) or program.variant.group.key in self._drawing
 
     def note_effects(self, program: Program) -> None:
         """Finds out once per group what calls change and draw, from an earlier run or a new one,
@@ -561,7 +563,7 @@ class Session:
         """The remembered verdict, if it still holds: nothing but the weights decides about the
         call, and they are unchanged as far as torch counts writes to them."""
         cached = self._verdicts.get((id(program), call.ref))
-        depends = program.state or program.draws or program.unwritten
+        depends = program.state or program.random_generators or program.unwritten
         if cached is None or depends or cached.weights != self._weights():
             return None
         return cached.verdict

@@ -1,23 +1,23 @@
-"""Runs with arguments that nobody recorded: whether they may be made, and what they prove.
+"""Runs with arguments that nobody recorded: whether they are allowed, and what they prove.
 
-Mostly the arguments have sizes that no call had. Synthetic values may end the process, so such a
-run happens in the ``sandbox``. Results are compared there, and only plain data comes back. The
-model may have no stable result for such values: it returns NaN, something else each time, or what
-the last digit of an input decides. Then a difference proves nothing.
+Most such arguments have sizes that no call had. Synthetic values may end the process, so these runs
+happen in the ``sandbox``. Results are compared there, and only plain data comes back. For such
+values, the model may return NaN, something else each time, or a result that depends on the last
+digit of an input. Then a difference proves nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.plan import ArgumentPlan
 from calltape_analyzer.arguments.samples import Sample, nudged
 from calltape_analyzer.arguments.sizings import Sizing, recorded_sizing
 from calltape_analyzer.comparison.comparing import (
@@ -49,7 +49,6 @@ __all__ = [
     "UnseenRun",
     "UnseenRuns",
     "doubt_of",
-    "unseen_runs",
     "why_harmful",
     "why_incomplete",
     "why_not",
@@ -65,7 +64,14 @@ _SECONDS = 60.0
 
 
 def why_unrun(session: Session, variant: VariantFacts, sizing: Sizing) -> Fact | None:
-    """Why the model is not run at sizes that no call had; None if it may be run."""
+    """Why the model is not run at sizes that no call had; None if it may be run. A recorded call
+    runs first if the cost of the variant is unknown.
+
+    Args:
+        session: has the model, and says which runs are allowed.
+        variant: of the call.
+        sizing: the sizes.
+    """
     probing = session.probing
     # A model that reads strides would get a call of another variant: a transposed tensor with one
     # row is contiguous.
@@ -193,8 +199,10 @@ def why_incomplete(session: Session, variant: VariantFacts, call: Call) -> Fact 
             got, effects = session.run_with_effects(*session.planned(variant, call))
         except Exception:  # a trace may not need what fails here
             return False, None
-        both = {path: leaf for path, leaf in got.items() if path in expected}
-        verdict = compared({path: expected[path] for path in both}, both, session.tolerances)
+        comparable = {path: leaf for path, leaf in got.items() if path in expected}
+        verdict = compared(
+            {path: expected[path] for path in comparable}, comparable, session.tolerances
+        )
         return bool(verdict.compared) and not verdict.agrees, effects
 
     try:
@@ -215,7 +223,7 @@ times as large as the effect of one unit in the last place of all inputs on the 
 
 def doubt_of(
     session: Session,
-    plan: Plan,
+    plan: ArgumentPlan,
     sample: Sample,
     expected: Mapping[str, Any],
     got: Mapping[str, Any],
@@ -263,11 +271,11 @@ def _is_within(
     if not expected.keys() == got.keys() == near.keys():
         return False
     for path, value in expected.items():
-        found = compared({path: value}, {path: got[path]}, tolerances)
-        if found.agrees:
+        difference = compared({path: value}, {path: got[path]}, tolerances)
+        if difference.agrees:
             continue
-        own = compared({path: value}, {path: near[path]}, tolerances)
-        if not found.max_abs <= _ROUNDING * own.max_abs < math.inf:
+        nudged_difference = compared({path: value}, {path: near[path]}, tolerances)
+        if not difference.max_abs <= _ROUNDING * nudged_difference.max_abs < math.inf:
             return False
     return True
 
@@ -329,39 +337,30 @@ class UnseenRun:
         return isinstance(self.unrun, Ended) and self.unrun.end is End.LATE
 
 
-@contextmanager
-def unseen_runs(session: Session, program: Program) -> Iterator[UnseenRuns]:
-    """Lets a program and the model run at sizes that no call had, within the block.
+class UnseenRuns:
+    """Runs of one program and the model at sizes that no call had, until it is closed.
 
     Args:
         session: has the model.
         program: is compared with the model.
-    """
-    with suppress(Exception):  # of the runtime; the run reports it
-        program.model.open()  # so that each fork need not write its files again
-    session.rules_of(program.variant)
-    runs = UnseenRuns(session, program)
-    first = recorded_sizing(program.variant), False
-    with Sandbox(
-        runs.answer, session.device, first=first, begin=program.model.after_fork
-    ) as runs.sandbox:
-        yield runs
-
-
-class UnseenRuns:
-    """Runs of one program and the model.
-
-    Args:
-        session, program: as of :func:`unseen_runs`.
 
     Attributes:
-        sandbox: where they run.
+        program: the same.
     """
 
-    sandbox: Sandbox
-
     def __init__(self, session: Session, program: Program) -> None:
-        self._session, self._program = session, program
+        with suppress(Exception):  # of the runtime; the run reports it
+            program.model.open()  # so that each fork need not write its files again
+        session.rules_of(program.variant)
+        self._session, self.program = session, program
+        first = recorded_sizing(program.variant), False
+        self._sandbox = Sandbox(
+            self._answer_in_sandbox, session.device, first=first, begin=program.model.after_fork
+        )
+
+    def close(self) -> None:
+        """Ends the sandbox. The next run would begin another one."""
+        self._sandbox.close()
 
     def at(self, sizing: Sizing, seconds: float, *, with_program: bool = True) -> UnseenRun:
         """A run at some sizes.
@@ -371,12 +370,12 @@ class UnseenRuns:
             seconds: how long the model may take.
             with_program: whether the program is run as well, and compared.
         """
-        variant, runtime = self._program.variant, self._program.model.runtime
+        variant, runtime = self.program.variant, self.program.model.runtime
         try:
-            if with_program and self.sandbox.is_here:
-                ran: UnseenRun = self._here(sizing, seconds)
+            if with_program and self._sandbox.runs_here:
+                ran: UnseenRun = self._run_here(sizing, seconds)
             else:
-                ran = self.sandbox.ask((sizing, with_program), seconds)
+                ran = self._sandbox.ask((sizing, with_program), seconds)
         except RunEndedError as error:
             ran = UnseenRun(unrun=error.ended)
             if error.doing == _PROGRAM and not ran.is_late:
@@ -384,28 +383,27 @@ class UnseenRuns:
         if ran.cost is not None:
             self._session.probing.costs.add(variant, ran.cost)
         self._session.add_state(ran.state)
-        self._program.changed_state |= ran.changed
+        self.program.changed_state |= ran.changed
         return ran
 
-    def _here(self, sizing: Sizing, seconds: float) -> UnseenRun:
+    def _run_here(self, sizing: Sizing, seconds: float) -> UnseenRun:
         """A run in this process, which the program must not end."""
-        sample = self._session.sample(self._program.variant, sizing)
-        death = self._program.model.crash(self._program.inputs(sample), seconds)
-        ran: UnseenRun = self.sandbox.ask((sizing, death is None), seconds)
+        sample = self._session.sample(self.program.variant, sizing)
+        death = self.program.model.crash(self.program.inputs(sample), seconds)
+        ran: UnseenRun = self._sandbox.ask((sizing, death is None), seconds)
         if death is not None and not ran.model_error:
-            runtime = self._program.model.runtime
+            runtime = self.program.model.runtime
             return replace(ran, crash=Ended(death, runtime, seconds=seconds))
         return ran
 
-    def answer(self, question: tuple[Sizing, bool], say: Any) -> UnseenRun:
-        """The answer to a question, within the sandbox."""
-        ran = self._answer(*question, say)
-        ran.state, ran.changed = self._session.state, frozenset(self._program.changed_state)
+    def _answer_in_sandbox(self, question: tuple[Sizing, bool], report: Any) -> UnseenRun:
+        ran = self._answer(*question, report)
+        ran.state, ran.changed = self._session.state, frozenset(self.program.changed_state)
         return ran
 
-    def _answer(self, sizing: Sizing, with_program: bool, say: Any) -> UnseenRun:
-        program, session = self._program, self._session
-        say(_MODEL)
+    def _answer(self, sizing: Sizing, with_program: bool, report: Any) -> UnseenRun:
+        program, session = self.program, self._session
+        report(_MODEL)
         try:
             sample = session.sample(program.variant, sizing)
             run = partial(session.eager, program.plan, sample)
@@ -418,7 +416,7 @@ class UnseenRuns:
         ran = UnseenRun(cost=cost, is_finite=is_finite)
         if not with_program:
             return ran
-        say(_PROGRAM)
+        report(_PROGRAM)
         try:
             got = session.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
@@ -426,33 +424,33 @@ class UnseenRuns:
             return ran
         ran.verdict = compared(expected, got, session.tolerances)
         if not ran.verdict.agrees:
-            say(_MODEL)
+            report(_MODEL)
             ran.doubt = doubt_of(session, program.plan, sample, expected, got)
-            if ran.doubt is None and self._agrees_with_others(sizing, say):
+            if ran.doubt is None and self._agrees_with_others(sizing, report):
                 ran.doubt = Because(Why.COINCIDENCE)
         return ran
 
     def _why_rejected(self, sample: Sample) -> Failure | None:
         """Why the torch program that this one was converted from rejects a sample; None if it does
         not. A runtime without assertions may raise an error of its own there."""
-        traced = self._program.traced
+        traced = self.program.traced
         if traced is None:
             return None
         try:
-            traced.run(self._program.inputs(sample.cloned()))
+            traced.run(self.program.inputs(sample.cloned()))
         except Exception as error:  # torch raises errors of any type
             return replace(Failure.of(error), is_condition=True) if is_of_inputs(error) else None
         return None
 
-    def _agrees_with_others(self, sizing: Sizing, say: Any) -> bool:
+    def _agrees_with_others(self, sizing: Sizing, report: Any) -> bool:
         """Whether the program agrees with the model for other values of these sizes. One difference
         may be a coincidence; two prove that the program is wrong."""
-        program, session = self._program, self._session
+        program, session = self.program, self._session
         try:
-            say(_MODEL)
+            report(_MODEL)
             sample = session.sample(program.variant, sizing, salt="again")
             expected = session.eager(program.plan, sample)
-            say(_PROGRAM)
+            report(_PROGRAM)
             got = session.outputs(program, sample)
         except Exception:  # of any type: that is no agreement
             return False

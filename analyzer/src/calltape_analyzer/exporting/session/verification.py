@@ -1,7 +1,7 @@
 """Verifies a program: at recorded sizes, at others, and which sizes it must reject.
 
 A program is good if it reproduces every recorded size, and better if it also agrees with the model
-at sizes that no call had. The best program and its attempt are an :class:`Outcome`.
+at sizes that no call had.
 
 A program that returns wrong values somewhere is restricted. If a few single sizes explain every
 wrong result (a model treats an empty batch or a single row differently), only these are excluded.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -38,11 +38,10 @@ from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import (
     UnseenRun,
     UnseenRuns,
-    unseen_runs,
     why_unrun,
 )
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.observing.size_table import Column, SizeRow
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.exported_model import ConditionError
@@ -69,41 +68,10 @@ from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import Fixed, VariantFacts, ZeroSizes
 
-__all__ = ["Outcome", "ReplayedCall", "replay_call", "restrict", "try_zeros", "verify"]
+__all__ = ["ReplayedCall", "replay_call", "restrict", "try_zeros", "verify"]
 
 _MAX_ROWS = 24
-
-
-@dataclass
-class Outcome:
-    """A program for a variant, and the attempt that made it."""
-
-    attempt: Attempt
-    program: Program
-
-    def score(self, wanted: Collection[SizeRow] | None = None) -> tuple[int, ...]:
-        """Greater is better. First counts how many of the sizes without a program it reproduces: a
-        better copy of another program is useless. How many sizes were probed depends on the time
-        that was left, so the number of failures counts instead.
-
-        Args:
-            wanted: the recorded sizes that have no program yet; None for all.
-        """
-        found = self.attempt
-        unseen = (found.agreed > 0, found.agreed - found.probed, not found.by_values, found.agreed)
-        return (self.served(wanted), found.ok, found.reproduced, -found.wrong, *unseen)
-
-    def served(self, wanted: Collection[SizeRow] | None = None) -> int:
-        """How many of some recorded sizes were reproduced; of all by default."""
-        if wanted is None:
-            return self.attempt.reproduced
-        return sum(self.serves(row) for row in wanted)
-
-    def serves(self, row: SizeRow) -> bool:
-        """Whether a recorded size was reproduced. If there are very many, only some are run, and
-        the conditions of the program decide about the others."""
-        outcome = self.attempt.rows.get(row)
-        return outcome == "ok" if outcome is not None else self.program.rejects(row) is None
+"""How many recorded sizes run."""
 
 
 class ReplayedCall(NamedTuple):
@@ -124,10 +92,11 @@ def verify(
     session: Session,
     program: Program,
     attempt: Attempt,
-    around: Sequence[Sizing],
+    target_sizings: Sequence[Sizing],
+    runs: UnseenRuns,
     *,
     begin: float,
-    whole: bool = False,
+    all_or_nothing: bool = False,
     narrow: bool = False,
 ) -> None:
     """Runs recorded calls and other sizes through a program, and fills in the attempt. The program
@@ -137,15 +106,35 @@ def verify(
         session: has the model.
         program: what the attempt made.
         attempt: is filled in.
-        around: unrecorded sizes that the program was made for.
+        target_sizings: unrecorded sizes that the program was made for.
+        runs: of the program, at unrecorded sizes.
         begin: when the attempt began, by :func:`time.perf_counter`.
-        whole: whether a program that fails at one recorded size is useless, so that it need not run
-            any further.
-        narrow: whether it accepts only recorded sizes and those of ``around``.
+        all_or_nothing: whether a program that fails at one recorded size is useless, so that it
+            need not run any further.
+        narrow: whether it accepts only recorded sizes and those of ``target_sizings``.
     """
     session.note_effects(program)
+    _verify_recorded(session, program, attempt, all_or_nothing=all_or_nothing)
+    program.all_notes += map(NotCompared, attempt.unverified)
+    effects = session.effects_of(program.variant)
+    if effects is not None and program.model.has_state:  # other runtimes return no views
+        program.note_views(effects.views)
+    program.note_state(session.state)
+    has_failed = all_or_nothing and not attempt.ok
+    if not has_failed and (attempt.reproduced or target_sizings):
+        patience = session.probing.patience(time.perf_counter() - begin)
+        _verify_unseen(
+            session, program, attempt, target_sizings, runs, patience=patience, narrow=narrow
+        )
+
+
+def _verify_recorded(
+    session: Session, program: Program, attempt: Attempt, *, all_or_nothing: bool
+) -> None:
+    """Runs one call of each recorded size, and fills in the attempt. The arguments are those of
+    :func:`verify`."""
     for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
-        has_failed = whole and attempt.reproduced < attempt.tried
+        has_failed = all_or_nothing and attempt.reproduced < attempt.tried
         if has_failed or session.budget.is_spent:
             attempt.rows[row] = "untried"
             attempt.unrun += 1
@@ -168,29 +157,43 @@ def verify(
         for row, outcome in attempt.rows.items():
             attempt.rows[row] = "wrong" if outcome == "ok" else outcome
         attempt.error = Because(Why.NOTHING_COMPARED)
-    program.all_notes += map(NotCompared, attempt.unverified)
-    effects = session.effects_of(program.variant)
-    if effects is not None and program.model.has_state:  # other runtimes return no views
-        program.note_views(effects.views)
-    program.note_state(session.state)
-    if (not attempt.reproduced and not around) or (whole and not attempt.ok):
-        return
+
+
+def _verify_unseen(
+    session: Session,
+    program: Program,
+    attempt: Attempt,
+    target_sizings: Sequence[Sizing],
+    runs: UnseenRuns,
+    *,
+    patience: float,
+    narrow: bool,
+) -> None:
+    """Runs unrecorded sizes, and fills in the attempt.
+
+    Args:
+        session: has the model.
+        program: what the attempt made.
+        attempt: is filled in.
+        target_sizings: unrecorded sizes that the program was made for.
+        runs: of the program, at unrecorded sizes.
+        patience: how many seconds all of these runs may take.
+        narrow: whether only the sizes of ``target_sizings`` run.
+    """
     variant, probing = program.variant, session.probing
-    now = time.perf_counter()
-    until = now + probing.patience(now - begin)
+    until = time.perf_counter() + patience
 
     def probe_all(sizings: Sequence[Sizing]) -> None:
-        with unseen_runs(session, program) as runs:
-            for sizing in sizings:
-                # Cheaper ones may follow.
-                is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
-                if is_late or session.budget.is_spent:
-                    why = Because(Why.LATE) if is_late else session.budget.reason
-                    attempt.note_untried(variant, sizing, why)
-                else:
-                    _probe(session, program, attempt, sizing, runs)
+        for sizing in sizings:
+            # Cheaper ones may follow.
+            is_late = time.perf_counter() + probing.predicted(variant, sizing) > until
+            if is_late or session.budget.is_spent:
+                why = Because(Why.LATE) if is_late else session.budget.reason
+                attempt.note_untried(variant, sizing, why)
+            else:
+                _probe(session, program, attempt, sizing, runs)
 
-    sizings = probing.sizings(variant, around, narrow=narrow)
+    sizings = probing.sizings(variant, target_sizings, narrow=narrow)
     probe_all(sizings)
     if sizings and not attempt.probed and not narrow:
         probe_all(probing.cheaper(variant))
@@ -198,7 +201,14 @@ def verify(
 
 
 def replay_call(session: Session, program: Program, call: Call) -> ReplayedCall:
-    """Runs a recorded call through a program, and judges the result."""
+    """Runs a recorded call through a program, and judges the result. The program may get notes, and
+    a good verdict on a recorded result is remembered.
+
+    Args:
+        session: has the model, which runs if the tape lacks the result.
+        program: is run unless it rejects the call.
+        call: the call.
+    """
     sample = session.sample(program.variant, call)
     rejection = program.rejects_call(session.sorter.sorted(call.record.inputs))
     rejection = rejection or program.rejects_values(sample)
@@ -291,14 +301,15 @@ def _probe(
         attempt.note_compared(sizing, ran.verdict)
 
 
-_MAX_OF_A_SYMBOL = 2
-"""A program that is wrong at more sizes of a symbol is wrong at a range of them."""
+_MAX_EXCLUDED = 2
+"""A program that is wrong at more sizes of a symbol counts as wrong at a range of them."""
 _MAX_TRIED = 32
+"""How many sizes are run to find those at which a program is wrong."""
 _STEPS, _FACTORS = (1, -1, 2, -2, 3, -3), (2, 3)
-"""Which sizes are beside one: near it, and multiples, since a model may ask for a remainder."""
+"""Which sizes are beside one: near it, and multiples, since a model may depend on a remainder."""
 _MAX_ROUNDS = 4
 _SPECIAL = (0, 1)
-"""Models treat these in a special way; that needs no further proof."""
+"""Sizes that models often treat differently, so that no further evidence is needed."""
 
 _Values = tuple[int, ...]
 
@@ -327,30 +338,38 @@ class _Evidence:
         return {size for values in self.right for size in _sizes(values)}
 
     def explaining(self, shown: Iterable[_Size] = ()) -> list[_Size] | None:
-        """The fewest sizes of which one is in all that was wrong, and none in what was right; None
-        if there are none. Those that were shown to be wrong alone come first, then 0 and 1."""
-        first, good = list(shown), self.good
-        left, found = list(self.wrong), list[_Size]()
-        while left:
-            counts = Counter(size for values in left for size in _sizes(values) if size not in good)
+        """The fewest sizes that explain the wrong results: each wrong result has one of them, and
+        no right result has any. None if there are none.
+
+        Args:
+            shown: sizes that were found to be wrong on their own. They are preferred, then those
+                that explain the most results, then 0 and 1.
+        """
+        preferred, good = list(shown), self.good
+        unexplained, causes = list(self.wrong), list[_Size]()
+        while unexplained:
+            every = (size for values in unexplained for size in _sizes(values))
+            counts = Counter(size for size in every if size not in good)
             if not counts:
                 return None
-            best = max(counts, key=lambda s: (s in first, counts[s], s.value in _SPECIAL, -s.value))
-            found.append(best)
-            left = [values for values in left if values[best.symbol] != best.value]
-        per_symbol = Counter(size.symbol for size in found)
-        return found if all(n <= _MAX_OF_A_SYMBOL for n in per_symbol.values()) else None
+            best = max(
+                counts, key=lambda s: (s in preferred, counts[s], s.value in _SPECIAL, -s.value)
+            )
+            causes.append(best)
+            unexplained = [values for values in unexplained if values[best.symbol] != best.value]
+        per_symbol = Counter(size.symbol for size in causes)
+        return causes if all(n <= _MAX_EXCLUDED for n in per_symbol.values()) else None
 
 
 def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenRuns) -> None:
-    """Keeps a program from sizes at which it gave wrong values: from single sizes if these explain
-    all of them, else from all but the sizes that it reproduced.
+    """Makes a program reject the sizes at which it returned wrong values: a few single sizes if
+    these explain all wrong results, else all sizes but those that it reproduced.
 
     Args:
-        program: is kept from them.
-        attempt: what came of it.
+        program: the program.
+        attempt: that made it, with the results at all sizes that were run.
         session: has the model.
-        runs: of the program, at further sizes.
+        runs: runs the program at further sizes.
     """
     if not program.has_known_conditions():
         _serve_verified_only(program, attempt, WhyOnly(WhyNotOthers.CONDITIONS))
@@ -358,14 +377,14 @@ def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenR
     # A model that fails at one size that it should take may be wrong at another: the conversion
     # made a constant of something that was none.
     counts_failed = attempt.failed > 0 and not program.model.checks_conditions
-    wrong = sum(found == "wrong" for found in attempt.rows.values())
+    wrong = sum(outcome == "wrong" for outcome in attempt.rows.values())
     if not (attempt.wrong or wrong or counts_failed):
         return
     evidence = _evidence(program.variant, attempt, counts_failed=counts_failed)
-    found = _excluded(program, evidence, session, runs)
-    is_unlike = not attempt.wrong and any(session.differences.values())
-    if found:
-        _exclude(program, found, is_unlike)
+    excluded = _sizes_to_exclude(program, evidence, session, runs)
+    is_other_model = not attempt.wrong and any(session.differences.values())
+    if excluded:
+        _exclude(program, excluded, is_other_model)
         return
     corners = _corners(evidence, attempt)
     if corners and len(corners) == attempt.failed and not (attempt.wrong or wrong):
@@ -374,7 +393,7 @@ def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenR
         return
     if counts_failed:
         why = WhyOnly(WhyNotOthers.FAILED, attempt.failed, runtime=program.model.runtime)
-    elif is_unlike:
+    elif is_other_model:
         why = WhyOnly(WhyNotOthers.OTHER_MODEL, wrong)
     elif wrong:
         why = WhyOnly(WhyNotOthers.WRONG, wrong)
@@ -384,27 +403,28 @@ def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenR
 
 
 def _serve_verified_only(program: Program, attempt: Attempt, why: WhyOnly) -> None:
-    program.serve_only([row for row, found in attempt.rows.items() if found == "ok"], why)
+    program.serve_only([row for row, outcome in attempt.rows.items() if outcome == "ok"], why)
 
 
 def _evidence(variant: VariantFacts, attempt: Attempt, *, counts_failed: bool) -> _Evidence:
-    found = _Evidence()
+    """Where a program was right and wrong; an error counts as wrong if ``counts_failed``."""
+    evidence = _Evidence()
     bad = {"wrong", "failed"} if counts_failed else {"wrong"}
     for place, row in enumerate(variant.rows):
         outcome = attempt.rows.get(row)
         if outcome == "ok":
-            found.right.append(values_at(variant, place))
+            evidence.right.append(values_at(variant, place))
         elif outcome in bad:
-            found.wrong.append(values_at(variant, place))
-    found.right += [sizing.values for sizing in attempt.agreed_at]
-    found.wrong += [sizing.values for sizing in attempt.wrong_at]
-    found.wrong += [sizing.values for sizing in attempt.failed_at] if counts_failed else []
-    return found
+            evidence.wrong.append(values_at(variant, place))
+    evidence.right += [sizing.values for sizing in attempt.agreed_at]
+    evidence.wrong += [sizing.values for sizing in attempt.wrong_at]
+    evidence.wrong += [sizing.values for sizing in attempt.failed_at] if counts_failed else []
+    return evidence
 
 
 def _corners(evidence: _Evidence, attempt: Attempt) -> list[Sizing]:
     """Where a runtime failed because several sizes are 0 or 1 at once (``squeeze()`` leaves no
-    dimension), and was right for each of them with others. Nothing follows for other sizes."""
+    dimension), although it was right for each of them alone. Other sizes are not affected."""
     good = evidence.good
     return [
         sizing
@@ -414,29 +434,29 @@ def _corners(evidence: _Evidence, attempt: Attempt) -> list[Sizing]:
     ]
 
 
-def _excluded(
+def _sizes_to_exclude(
     program: Program, evidence: _Evidence, session: Session, runs: UnseenRuns
 ) -> list[_Size] | None:
-    """The sizes that explain all that was wrong, if those beside them were tried and are right;
-    None if there are none."""
+    """The sizes that explain all wrong results, if the program is right at the sizes beside them,
+    which run here; None if there are none."""
     tried: set[_Values] = set()
     shown: set[_Size] = set()
     may_run = session.probing.probe != "none"
     for _ in range(_MAX_ROUNDS):
-        found = evidence.explaining(shown)
-        if not found or not evidence.right:
+        causes = evidence.explaining(shown)
+        if not causes or not evidence.right:
             return None
         waiting = [
             sizing
-            for sizing in _to_try(program.variant, evidence, found)
+            for sizing in _sizings_beside(program.variant, evidence, causes)
             if sizing.values not in tried and len(tried) < _MAX_TRIED and may_run
         ]
         if not waiting:
             is_shown = all(
                 size.value in _SPECIAL or _is_beside_right(program.variant, size, evidence, may_run)
-                for size in found
+                for size in causes
             )
-            return found if is_shown else None
+            return causes if is_shown else None
         if session.budget.is_spent:
             return None
         for sizing in waiting:
@@ -452,19 +472,27 @@ def _excluded(
     return None
 
 
-def _to_try(variant: VariantFacts, evidence: _Evidence, found: Sequence[_Size]) -> Iterator[Sizing]:
-    """Sizes at which one that explains something is alone, among those at which the program was
-    right; and sizes beside it."""
+def _sizings_beside(
+    variant: VariantFacts, evidence: _Evidence, causes: Sequence[_Size]
+) -> Iterator[Sizing]:
+    """Sizes to run, each of which differs in one size from a row at which the program was right: in
+    one that may explain wrong results, or in a size beside that.
+
+    Args:
+        variant: of the program.
+        evidence: where the program was right and wrong.
+        causes: the sizes that explain the wrong results so far.
+    """
     rows = [values_at(variant, row) for row in range(len(variant.rows))]
     row = next((place for place, values in enumerate(rows) if values in evidence.right), None)
     if row is None:
         return
     doubtful = {size for values in evidence.wrong for size in _sizes(values)} - evidence.good
-    for size in (*found, *sorted(doubtful.difference(found))):
+    for size in (*causes, *sorted(doubtful.difference(causes))):
         unit = variant.symbols[size.symbol].unit if size.value else 1
         beside = [size.value + step * unit for step in _STEPS]
         beside += [factor * size.value for factor in _FACTORS]
-        for value in (size.value, *(beside if size in found else ())):
+        for value in (size.value, *(beside if size in causes else ())):
             if value < 0 or (value == 0 and size.value not in (0, 1)):
                 continue
             moved = with_relations(variant.symbols, rows[row], {size.symbol: value})
@@ -477,15 +505,16 @@ def _is_beside_right(
 ) -> bool:
     """Whether the program was right at smaller and at larger sizes of a symbol; or near one side,
     if the other side was tried and the model takes no such sizes."""
-    away = [right[size.symbol] - size.value for right in evidence.right]
-    if min(away) < 0 < max(away):
+    distances = [right[size.symbol] - size.value for right in evidence.right]
+    if min(distances) < 0 < max(distances):
         return True
     near = max(_STEPS) * variant.symbols[size.symbol].unit
-    return was_tried and any(abs(distance) <= near for distance in away)
+    return was_tried and any(abs(distance) <= near for distance in distances)
 
 
-def _exclude(program: Program, sizes: Sequence[_Size], is_unlike: bool) -> None:
-    """Lets a program reject some sizes."""
+def _exclude(program: Program, sizes: Sequence[_Size], is_other_model: bool) -> None:
+    """Makes a program reject some sizes, and notes it; ``is_other_model`` is whether the model does
+    not return what was recorded."""
     variant = program.variant
     forbidden = [
         Fixed(column, size.value, negated=True)
@@ -498,29 +527,30 @@ def _exclude(program: Program, sizes: Sequence[_Size], is_unlike: bool) -> None:
         names = [
             name(variant.symbols[size.symbol].columns[0]) for size in sizes if size.value == value
         ]
-        program.all_notes.append(Excluded(value, tuple(names), is_unlike))
+        program.all_notes.append(Excluded(value, tuple(names), is_other_model))
 
 
 def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRuns) -> None:
-    """Runs a program at sizes of 0, and notes which it takes. The others it rejects.
+    """Runs a program at sizes of 0. It accepts those at which it agrees with the model, and notes
+    say which these are; it rejects the others.
 
     Args:
         program: serves recorded sizes, and others as well.
         session: has the model.
         seconds: how long it took to make the program.
-        runs: of the program.
+        runs: runs the program and the model.
     """
-    if program.only is not None or session.probing.probe == "none":
+    if program.only_rows is not None or session.probing.probe == "none":
         return
     until = time.perf_counter() + session.probing.patience(seconds)
-    taken: dict[frozenset[Column], Verdict] = {}
+    accepted: dict[frozenset[Column], Verdict] = {}
     rejected: dict[frozenset[Column], Fact] = {}
     for sizing in sizings_with_zero(program.variant):
         row = row_at(program.variant, sizing)
         columns = frozenset(program.variant.new_zeros(row))
         if not columns or program.conditions_reject(row) is not None:
             continue
-        left = session.budget.within(until - time.perf_counter())
+        remaining = session.budget.within(until - time.perf_counter())
         if time.perf_counter() > until or session.budget.is_spent:
             rejected[columns] = Because(Why.NO_TIME)
             continue
@@ -533,18 +563,18 @@ def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRu
         if reason is not None:
             rejected[columns] = NotTried(reason)
             continue
-        ran = runs.at(sizing, min(left, session.probing.seconds))
+        ran = runs.at(sizing, min(remaining, session.probing.seconds))
         why = _why_rejected(ran)
         if why is not None:
             rejected[columns] = why
         elif ran.verdict is not None:
-            taken[columns] = ran.verdict
-    program.variant = replace(program.variant, zeros=ZeroSizes(frozenset(taken), rejected))
+            accepted[columns] = ran.verdict
+    program.variant = replace(program.variant, zeros=ZeroSizes(frozenset(accepted), rejected))
     name = program.variant.group.layout.column_name
     for has_values in (True, False):  # nothing but a dtype and a shape may have been compared
-        own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
-        if own:
-            names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
+        alike = [columns for columns, v in accepted.items() if bool(v.compared) is has_values]
+        if alike:
+            names = tuple(" and ".join(map(name, sorted(columns))) for columns in alike)
             program.all_notes.append(TakesZero(names, has_values))
 
 

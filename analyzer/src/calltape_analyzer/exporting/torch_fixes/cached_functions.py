@@ -1,8 +1,8 @@
-"""Functions that remember their results (``functools.lru_cache``), in a trace.
+"""Functions with a cache (``functools.lru_cache``), in a trace.
 
 Such a function hashes its arguments. A size of a trace has no hash, or the one of its value: then
-the program is for this size, and the function remembers a tensor of the trace, which a later call
-of the application would get. Here a size goes past the memory of the function.
+the program is for this size only, and the function caches a tensor of the trace, which a later call
+of the application would get. Here calls with a size bypass the cache.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ _NOT_OF_MODELS = ("torch", "builtins")
 
 @contextmanager
 def cached_functions(module: torch.nn.Module) -> Iterator[None]:
-    """Lets functions that remember their results take sizes of a trace within the block, and forget
-    tensors of it.
+    """Makes functions with a cache bypass it for sizes of a trace within the block, and drops
+    tensors of the trace from it.
 
     Args:
         module: the model. Functions are looked for in the packages and classes of its parts.
@@ -38,8 +39,8 @@ def cached_functions(module: torch.nn.Module) -> Iterator[None]:
         for owner, name, cached in _found(module):
             before = vars(owner)[name]
             passing = _passing(cached, memories)
-            made = staticmethod(passing) if isinstance(before, staticmethod) else passing
-            setattr(owner, name, made)
+            replacement = staticmethod(passing) if isinstance(before, staticmethod) else passing
+            setattr(owner, name, replacement)
             stack.callback(setattr, owner, name, before)
         try:
             yield
@@ -69,7 +70,11 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
 
     @functools.wraps(cached.__wrapped__)
     def passing(*args: Any, **kwargs: Any) -> Any:
-        if any(map(_has_symbol, (*args, *kwargs.values()))):
+        values = (*args, *kwargs.values())
+        parts = chain.from_iterable(
+            value if isinstance(value, tuple) else (value,) for value in values
+        )
+        if any(isinstance(part, _SYMBOLS) for part in parts):
             return cached.__wrapped__(*args, **kwargs)
         misses = cached.cache_info().misses
         result = cached(*args, **kwargs)
@@ -82,8 +87,3 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
     forwarding.cache_info, forwarding.cache_clear = cached.cache_info, cached.cache_clear
     forwarding.cache_parameters = cached.cache_parameters
     return passing
-
-
-def _has_symbol(value: Any) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(part, _SYMBOLS) for part in parts)

@@ -1,9 +1,9 @@
-"""Small tensors whose values a trace knows.
+"""Small constant tensors whose values a trace knows.
 
 A model that reads a tensor with Python (``for h, w in grid.tolist()``) can be traced if that tensor
-is a constant. But torch knows the values of constants of one element only (torch 2.15:
-``CONSTANT_NUMEL_LIMIT``), so that a row of a constant grid is unknown again. Here the limit is
-larger while such a trace runs.
+is a constant. But torch keeps the values of constants with one element only (torch 2.15:
+``CONSTANT_NUMEL_LIMIT``), so that it would not know a row of a constant grid. Here the limit is
+larger during such a trace.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ELEMENTS = 1024
 
 
 @contextlib.contextmanager
-def known_constants(wanted: bool) -> Iterator[None]:
-    """Lets a trace know the values of small constant tensors.
+def known_constants(enabled: bool) -> Iterator[None]:
+    """Makes a trace keep the values of small constant tensors.
 
     Args:
-        wanted: does nothing if it is False, or if this torch has no such limit.
+        enabled: does nothing if it is False, or if this torch has no such limit.
     """
-    modules = [importlib.import_module(name) for name in _MODULES] if wanted else []
+    modules = [importlib.import_module(name) for name in _MODULES] if enabled else []
     before = [(module, getattr(module, _LIMIT)) for module in modules if hasattr(module, _LIMIT)]
     try:
         for module, _ in before:

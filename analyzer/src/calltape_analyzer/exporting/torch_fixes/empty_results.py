@@ -1,9 +1,9 @@
-"""Results whose size only the values tell (``x[x > 0]``), taken not to be empty.
+"""Results whose size depends on values (``x[x > 0]``), which a trace assumes not to be empty.
 
-A detector returns early if it found nothing: ``if boxes.numel() == 0``. A trace does not know how
-many boxes there are, and fails. Here it goes on as for some boxes while such a trace runs, and
-torch leaves an assertion in the program: for a picture without boxes the program raises an error.
-``empty_selections`` takes the assertion out where it need not be.
+A detector returns early if it finds nothing: ``if boxes.numel() == 0``. A trace does not know how
+many boxes there are, and fails. Here it continues as if there were some, and torch adds an
+assertion to the program, which raises an error for a picture without boxes. ``empty_selections``
+removes the assertion if it is not needed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["NotEmpty", "never_empty"]
 
 @dataclass
 class NotEmpty:
-    """What a trace took not to be empty.
+    """What a trace assumed not to be empty.
 
     Attributes:
-        places: where in the model it was asked, by the size that was asked for, in torch's words.
+        places: the line of the model that asked, by the size in torch's words.
     """
 
     places: dict[str, str] = field(default_factory=dict)
     _sizes: set[Any] = field(default_factory=set)
 
     def add(self, size: Any) -> None:
-        """Notes an expression that is taken for more than 0."""
+        """Notes an expression that is assumed to be more than 0."""
         if _part(size) in self._sizes:
             return
         self._sizes.add(_part(size))
@@ -43,35 +43,35 @@ class NotEmpty:
         self.places[str(_part(size))] = place or "an unknown place"
 
     def has(self, size: Any) -> bool:
-        """Whether a size was taken for more than 0."""
+        """Whether a size was assumed to be more than 0."""
         return isinstance(size, torch.SymInt) and _part(size.node.expr) in self._sizes
 
 
 def _part(size: Any) -> Any:
-    """A size without the number that it is a multiple of: of 4 numbers per box, how many boxes."""
+    """A size without its constant factor: the number of boxes, if there are 4 numbers per box."""
     sympy: Any = importlib.import_module("sympy")
     return sympy.expand(size).as_content_primitive()[1]
 
 
 @contextlib.contextmanager
-def never_empty(wanted: bool) -> Iterator[NotEmpty]:
-    """Lets a trace assume that sizes which only values tell are not 0, and gives what it assumed.
+def never_empty(enabled: bool) -> Iterator[NotEmpty]:
+    """Makes a trace assume that sizes which depend on values are not 0. Yields what it assumed.
 
     Args:
-        wanted: does nothing if it is False.
+        enabled: does nothing if it is False.
     """
     # Not imported above, because torch imports a computer algebra system for it.
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     environment: Any = shapes.ShapeEnv
     evaluate = environment.evaluate_sym_node
     assumed = NotEmpty()
-    if not wanted:
+    if not enabled:
         yield assumed
         return
 
     def assuming(self: Any, node: Any, size_oblivious: bool = False, **more: Any) -> Any:
         # A float is no size: 0 may be any of its values.
-        is_of_ints = all(one.is_integer for one in node.expr.free_symbols)
+        is_of_ints = all(symbol.is_integer for symbol in node.expr.free_symbols)
         filled = _filled(node.expr) if is_of_ints else None
         has_answer = size_oblivious or more.get("fallback_value") is not None
         if filled is None or has_answer or not shapes.free_unbacked_symbols(node.expr):

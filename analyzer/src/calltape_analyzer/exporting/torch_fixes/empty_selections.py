@@ -1,11 +1,11 @@
-"""Programs that need no results: whether they do what the model does if nothing is found.
+"""Finds out whether a program agrees with the model if nothing is found.
 
-A trace that took a result not to be empty leaves an assertion in its program
-(``empty_results``). Most models skip an empty result only to save
-time, and the program would return the same. So the model and the program are run with the sample of
-the trace, and what values select (``boxes[scores > 0.05]``, ``nonzero``) is made empty in both:
-from each selection on, to the last. If all runs agree, and each assertion failed in one of them,
-the assertions go. Otherwise they stay, and say where in the model the result was asked about.
+A trace that assumes that a result is not empty leaves an assertion in its program
+(``empty_results``). Most models skip an empty result only to save time, and the program would
+return the same without the assertion. So the model and the program run with the sample of the
+trace, and selections by values (``boxes[scores > 0.05]``, ``nonzero``) are made empty in both: all
+from the first on, all from the second on, and so on. If all runs agree, and each assertion failed
+in one of them, the assertions are removed. Otherwise they stay, and name the line of the model.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def _need_none(
         if count != _Emptied.count(program) or not 0 < count <= _MAX_SELECTIONS:
             return False
         for first in range(count):
-            found = _compared(first, model, program, agree)
-            if found is None:
+            failed_now = _compared(first, model, program, agree)
+            if failed_now is None:
                 return False
-            failed |= found
+            failed |= failed_now
         return texts <= failed
     return False
 
@@ -148,7 +148,7 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func is _ASSERT and not args[0] and asserted_size(str(args[1])) is not None:
             self.failed.add(args[1])
             return None
@@ -157,11 +157,14 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (*args[:place], self._mask(args[place]), *args[place + 1 :])
         elif func is _aten.index.Tensor:
             masks = torch.bool, torch.uint8
-            args = (args[0], [
-                self._mask(one) if isinstance(one, torch.Tensor) and one.dtype in masks else one
-                for one in args[1]
-            ])  # fmt: skip
-        return func(*args, **given)
+            indices = [
+                self._mask(index)
+                if isinstance(index, torch.Tensor) and index.dtype in masks
+                else index
+                for index in args[1]
+            ]
+            args = (args[0], indices)
+        return func(*args, **keywords)
 
     def _mask(self, mask: torch.Tensor) -> torch.Tensor:
         memory = mask.data_ptr(), mask.shape

@@ -1,10 +1,10 @@
-"""Models that do something else while they are traced: ``if torch.compiler.is_exporting()``.
+"""Models that behave differently while they are traced: ``if torch.compiler.is_exporting()``.
 
-transformers makes a mask for each attention in a trace, and leaves it out in a call whose
-``attention_mask`` has no zero. Where attention without a mask sees all tokens, that is another
-result. Here the model's own code is told that there is no trace. It reads values then, which the
-trace has to know, and its program asserts them. So it is tried only where the program of a usual
-trace gave other values than a recorded call.
+transformers makes a mask for each attention in a trace, and none in a call whose ``attention_mask``
+has no zero. The results differ if attention without a mask sees all tokens. Here the model's own
+code is told that there is no trace. It then reads values, which the trace has to know, and its
+program asserts them. So this is tried only if the program of a usual trace was wrong for a recorded
+call.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _QUESTIONS = "is_compiling", "is_dynamo_compiling", "is_exporting"
 
 
 @contextlib.contextmanager
-def hidden_tracing(wanted: bool) -> Iterator[None]:
-    """Lets a trace go hidden_tracing by all code but torch's own within the block.
+def hidden_tracing(enabled: bool) -> Iterator[None]:
+    """Hides the trace within the block from all code but torch's own.
 
     Args:
-        wanted: does nothing if it is False.
+        enabled: does nothing if it is False.
     """
     names: Any = vars(torch.compiler)
-    before = {name: names[name] for name in _QUESTIONS if name in names} if wanted else {}
+    before = {name: names[name] for name in _QUESTIONS if name in names} if enabled else {}
     try:
         names.update({name: _answering(asked) for name, asked in before.items()})
         yield
@@ -39,7 +39,7 @@ def hidden_tracing(wanted: bool) -> Iterator[None]:
 
 
 def _answering(asked: Callable[[], bool]) -> Callable[[], bool]:
-    """A question of torch that only torch gets an answer to."""
+    """A function that answers False to all code but torch's own."""
 
     @functools.wraps(asked)
     def answer() -> bool:

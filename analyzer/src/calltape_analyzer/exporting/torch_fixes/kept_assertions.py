@@ -1,13 +1,13 @@
-"""The assertions of a trace, every one of them in its program.
+"""Keeps every assertion of a trace in its program.
 
 A trace that knows the values of its sample notes what they decided: ``if x.mean().item() > 0.5`` on
-the false side is the assertion ``zuf0 <= 0.5``. When torch (2.15) writes its notes into the graph,
-it leaves out a bound of a single float, which it takes for a range that is checked elsewhere, and
-what it has no operator for: a float beside a size, a float that was made an int. Once an ``if`` has
-found ``u0 == 2 * s0``, it takes the node of ``u0`` for ``2 * s0`` as well, so that the assertion
-compares the node with itself. A program without them serves the other side of the ``if`` with no
-word. Here they are written in a form that torch keeps, and a program that lacks one after all is
-none (docs/decisions/onnx.md).
+the false side is the assertion ``zuf0 <= 0.5``. When torch (2.15) writes these assertions into the
+graph, it drops a bound of a single float, which it takes for a range that is checked elsewhere, and
+whatever it has no operator for: a float together with a size, or a float that was converted to an
+int. Once an ``if`` has found ``u0 == 2 * s0``, it uses the node of ``u0`` for ``2 * s0`` as well,
+so that the assertion compares the node with itself. A program without an assertion silently serves
+the other side of the ``if``. Here the assertions are written in a form that torch keeps, and a
+program that still lacks one is rejected (docs/decisions/onnx.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch.fx import Proxy
 
 from calltape_analyzer.exporting.causes import place_in_the_model
-from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_of
+from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_in_model
 
 __all__ = ["kept_assertions", "require_assertions"]
 
@@ -35,8 +35,8 @@ _UNLIMITED = 2**62
 
 @contextlib.contextmanager
 def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
-    """Lets a trace, or a conversion, write all assertions into the graph. Does nothing if this
-    torch writes them in another way; then :func:`require_assertions` finds out.
+    """Makes a trace, or a conversion, write all assertions into the graph. Does nothing if this
+    torch writes them in another way; then :func:`require_assertions` rejects the program.
 
     Args:
         of_model: whether the model itself runs, so that its lines are known.
@@ -46,19 +46,19 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     analysis: Any = importlib.import_module("torch.utils._sympy.reference").PythonReferenceAnalysis
     inserting: Any = importlib.import_module("torch.fx.passes.runtime_assert")
-    own = getattr(passes[0], INSERT, None)
+    insert_before = getattr(passes[0], INSERT, None)
     lacks_operator = getattr(shapes, _LACKS_OPERATOR, None)
-    if own is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
+    if insert_before is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
         yield
         return
     relational = importlib.import_module("sympy").core.relational.Relational
 
     def insert(module: Any, environment: Any, *args: Any, **kwargs: Any) -> Any:
         for found in environment.deferred_runtime_asserts.values():
-            found[:] = [_in_kept_form(_placed(one) if of_model else one) for one in found]
+            found[:] = [_in_kept_form(assertion, of_model=of_model) for assertion in found]
         of_node = functools.partial(_unsolved, environment)
         with _patched([(shapes, _LACKS_OPERATOR, lacks), (inserting, _OF_NODE, of_node)]):
-            returned = own(module, environment, *args, **kwargs)
+            returned = insert_before(module, environment, *args, **kwargs)
         _say_where(module.graph, environment)
         return returned
 
@@ -66,8 +66,8 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
         # Sizes of results are left as they are: only assertions have operators of ours.
         return not expression.has(relational) and lacks_operator(expression)
 
-    lowered = [(analysis, name, staticmethod(one)) for name, one in _LOWERED.items()]
-    with _patched([*((one, INSERT, insert) for one in passes), *lowered]):
+    methods = [(analysis, name, staticmethod(method)) for name, method in _METHODS.items()]
+    with _patched([*((one, INSERT, insert) for one in passes), *methods]):
         yield
 
 
@@ -94,34 +94,38 @@ _OF_NODE = "_get_sym_val"
 
 
 def _unsolved(environment: Any, node: Any) -> Any:
-    """What a node computes, in terms of what values tell, and not of what an ``if`` found that to
-    be; None if it is no number."""
+    """What a node computes, as an expression of unbacked symbols, even if an ``if`` found what they
+    are equal to; None if it is no number."""
     value = node.meta.get("example_value", node.meta.get("val"))
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     expression: Any = value.node._expr
-    symbols, renamed = expression.free_symbols, environment.unbacked_renamings
-    return expression.xreplace({
-        one: renamed.get(one, one) if UNBACKED.fullmatch(str(one)) else environment.replace(one)
-        for one in symbols
-    })  # fmt: skip
+    renamed = environment.unbacked_renamings
+    replacements = {
+        symbol: renamed.get(symbol, symbol)
+        if UNBACKED.fullmatch(str(symbol))
+        else environment.replace(symbol)
+        for symbol in expression.free_symbols
+    }
+    return expression.xreplace(replacements)
 
 
-def _placed(assertion: Any) -> Any:
-    """An assertion that says where the model asks. Afterwards torch forgets the stack."""
-    place = place_in_the_model(assertion.stack.summary())
-    said = assertion.msg if place is None else f"{ASKS}{place}"
-    return type(assertion)(assertion.expr, said, assertion.stack)
+def _in_kept_form(assertion: Any, *, of_model: bool) -> Any:
+    """An assertion that torch keeps. A bound of a single float is written so that torch does not
+    take it for a range: ``2*zuf0 <= 1.0`` for ``zuf0 <= 0.5``, which is the same for every float.
 
-
-def _in_kept_form(assertion: Any) -> Any:
-    """An assertion that torch does not take for a range: ``2*zuf0 <= 1.0`` for ``zuf0 <= 0.5``,
-    which is the same for every float."""
-    if not _is_bound(assertion.expr) or any(one.is_integer for one in assertion.expr.free_symbols):
-        return assertion
-    left, right = assertion.expr.args
-    kept = assertion.expr.func(2 * left, 2 * right)
-    return type(assertion)(kept, assertion.msg, assertion.stack)
+    Args:
+        assertion: of a trace.
+        of_model: whether the model itself runs. Then the assertion names its line, because torch
+            drops the stack afterwards.
+    """
+    place = place_in_the_model(assertion.stack.summary()) if of_model else None
+    message = assertion.msg if place is None else f"{ASKS}{place}"
+    kept = assertion.expr
+    if _is_bound(kept) and not any(symbol.is_integer for symbol in kept.free_symbols):
+        left, right = kept.args
+        kept = kept.func(2 * left, 2 * right)
+    return type(assertion)(kept, message, assertion.stack)
 
 
 def _is_bound(expression: Any) -> bool:
@@ -129,62 +133,61 @@ def _is_bound(expression: Any) -> bool:
     sympy: Any = importlib.import_module("sympy")
     if not isinstance(expression, sympy.Le | sympy.Ge):
         return False
-    kinds = {one.is_Symbol for one in expression.args}
-    return kinds == {True, False} and any(one.is_Number for one in expression.args)
+    kinds = {side.is_Symbol for side in expression.args}
+    return kinds == {True, False} and any(side.is_Number for side in expression.args)
 
 
-def _node(function: Callable[..., Any], value: Any, *more: Any) -> Any:
-    """A function of Python, as a node of the graph if its argument is one."""
-    if not isinstance(value, Proxy):
-        return function(value, *more)
-    return value.tracer.create_proxy("call_function", function, (value, *more), {})
+def _as_node(function: Callable[..., Any], *, has_digits: bool = False) -> Callable[..., Any]:
+    """A method of torch's analysis that calls a function of Python: in a node of the graph, if the
+    argument is one.
+
+    Args:
+        function: takes a number, and digits if it has some.
+        has_digits: whether the second argument of the method is digits, and not a dtype.
+    """
+
+    def method(value: Any, second: Any) -> Any:
+        args = (value, second) if has_digits else (value,)
+        if not isinstance(value, Proxy):
+            return function(*args)
+        return value.tracer.create_proxy("call_function", function, args, {})
+
+    return method
 
 
-def _floor(value: Any, dtype: Any) -> Any:
-    return _node(math.floor, value)
-
-
-def _ceil(value: Any, dtype: Any) -> Any:
-    return _node(math.ceil, value)
-
-
-def _trunc(value: Any, dtype: Any) -> Any:
-    return _node(math.trunc, value)
-
-
-def _round(value: Any, dtype: Any) -> Any:
-    return _node(round, value)
-
-
-def _round_decimal(value: Any, digits: Any) -> Any:
-    return _node(round, value, digits)
-
-
-_LOWERED = {
-    "floor_to_int": _floor, "ceil_to_int": _ceil, "trunc_to_int": _trunc, "round_to_int": _round,
-    "round_decimal": _round_decimal,
-}  # fmt: skip
-"""What torch gives no node for, as nodes."""
+_METHODS = {
+    "floor_to_int": _as_node(math.floor),
+    "ceil_to_int": _as_node(math.ceil),
+    "trunc_to_int": _as_node(math.trunc),
+    "round_to_int": _as_node(round),
+    "round_decimal": _as_node(round, has_digits=True),
+}
+"""Replace methods of torch's analysis that make no node of the graph."""
 
 
 def _say_where(graph: Any, environment: Any) -> None:
-    """Lets each assertion of a graph say where the model asks. A range of a symbol is asked for
-    where the symbol is. Decompositions assert once more what the graph asserts, of new symbols."""
-    made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in made if place_of(str(one.msg))]
-    by_text = {str(one.expr): one.msg for one in reversed(placed)}
+    """Adds the line of the model to the message of each assertion of a graph. A range of a symbol
+    gets the line of another assertion about the symbol. Decompositions repeat assertions of the
+    graph with new symbols, which get the same line."""
+    assertions = [
+        assertion for found in environment.deferred_runtime_asserts.values() for assertion in found
+    ]
+    placed = [assertion for assertion in assertions if place_in_model(str(assertion.msg))]
+    by_text = {str(assertion.expr): assertion.msg for assertion in reversed(placed)}
     by_symbol = {
-        str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
+        str(symbol): assertion.msg
+        for assertion in reversed(placed)
+        for symbol in assertion.expr.free_symbols
     }
-    every = [node for node in graph.nodes if _is_assertion(node)]
+    nodes = [node for node in graph.nodes if _is_assertion(node)]
     alike = {
-        UNBACKED.sub("", asserted): f"{ASKS}{known}"
-        for node in every
-        if (known := place_of(str(node.args[1])))
+        UNBACKED.sub("", asserted): f"{ASKS}{known_place}"
+        for node in nodes
+        if (known_place := place_in_model(str(node.args[1])))
         and (asserted := asserted_condition(str(node.args[1])))
     }
-    for node in every:
-        is_new = not place_of(str(node.args[1]))  # of an earlier pass
+    for node in nodes:
+        is_new = not place_in_model(str(node.args[1]))  # of an earlier pass
         condition = asserted_condition(str(node.args[1])) if is_new else None
         if condition is None:
             continue
@@ -201,7 +204,7 @@ def _is_assertion(node: Any) -> bool:
 
 
 def require_assertions(exported: Any) -> None:
-    """Wants every assertion that a trace made to be in its program.
+    """Rejects a program that lacks an assertion of its trace.
 
     Args:
         exported: a ``torch.export.ExportedProgram``.
@@ -215,11 +218,11 @@ def require_assertions(exported: Any) -> None:
     nodes = [node for node in exported.graph.nodes if _is_assertion(node)]
     texts = {said for node in nodes if (said := asserted_condition(str(node.args[1])))}
     asserted = {_expression_of(node.args[0]) for node in nodes}
-    for found in environment.deferred_runtime_asserts.values():
-        for one in found:
-            is_there = str(one.expr) in texts or one.expr in asserted
-            if not is_there and not _follows(one.expr, asserted):
-                raise RuntimeError(_lacks(one.expr, one.msg))
+    for assertions in environment.deferred_runtime_asserts.values():
+        for assertion in assertions:
+            is_there = str(assertion.expr) in texts or assertion.expr in asserted
+            if not is_there and not _follows(assertion.expr, asserted):
+                raise RuntimeError(_lacks(assertion.expr, assertion.msg))
     for guard in environment.guards:
         if not guard.expr.free_symbols <= environment.var_to_sources.keys():
             raise RuntimeError(_lacks(guard.expr, "a condition on what is no input"))
@@ -230,7 +233,7 @@ def _lacks(expression: Any, said: str) -> str:
 
 
 def _environment_of(graph: Any) -> Any:
-    """What knows the symbols of a graph; None if it has none."""
+    """The ``ShapeEnv`` of a graph; None if it has no symbols."""
     for node in graph.nodes:
         value = node.meta.get("val")
         mode = getattr(value, "fake_mode", None)
@@ -240,13 +243,13 @@ def _environment_of(graph: Any) -> Any:
 
 
 def _expression_of(node: Any) -> Any:
-    """What a node asserts; None if that is not known. torch takes a bound that it has asserted for
-    true from then on, so that a comparison is read from its operands."""
+    """What a node asserts; None if that is unknown. torch takes a bound for true once it has
+    asserted it, so that a comparison is read from its operands."""
     if not isinstance(node, torch.fx.Node):
         return None
     relation = _RELATIONS.get(node.target)
     if relation is not None:
-        operands = [_operand(one) for one in node.args]
+        operands = [_operand(arg) for arg in node.args]
         if None not in operands:
             return getattr(importlib.import_module("sympy"), relation)(*operands)
     value = node.meta.get("val")
@@ -272,12 +275,12 @@ def _follows(bound: Any, asserted: set[Any]) -> bool:
     symbol, low, high = _limits(bound)
     if low <= -_UNLIMITED and high >= _UNLIMITED:
         return True
-    known = [_limits(one) for one in asserted if one is not None and _is_bound(one)]
-    own = [one for one in known if one[0] == symbol]
+    limits = [_limits(one) for one in asserted if one is not None and _is_bound(one)]
+    own_limits = [one for one in limits if one[0] == symbol]
     return (
-        any(one[1] >= low for one in own)
+        any(one[1] >= low for one in own_limits)
         if low > -_UNLIMITED
-        else any(one[2] <= high for one in own)
+        else any(one[2] <= high for one in own_limits)
     )
 
 

@@ -1,9 +1,9 @@
-"""``max(0, ...)`` of symbols, where one of two values is the larger one at every size.
+"""``max(0, ...)`` of symbols, if one of two values is the larger one at every size.
 
 A picture is padded to whole strides (``"same"``) by ``max((ceil(n / s) - 1) * s + k - n, 0)``.
-torch keeps the maximum as an operation, through which it cannot see: the size of a map becomes an
-expression that grows with each layer, and the trace of five layers takes minutes. Without it the
-terms cancel.
+torch cannot simplify through the maximum: the size of a feature map becomes an expression that
+grows with each layer, and the trace of five layers takes minutes. Without the maximum the terms
+cancel.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MAX_QUOTIENTS = 16
 
 
 def known_max(*args: Any, **kwargs: Any) -> Any:
-    """``max`` that gives one of two values if it is the larger one at every size."""
+    """``max`` that returns one of two values if it is the larger one at every size."""
     larger = _larger(*args) if len(args) == 2 and not kwargs else None
     return builtins.max(*args, **kwargs) if larger is None else args[larger]
 
 
 def known_min(*args: Any, **kwargs: Any) -> Any:
-    """``min`` that gives one of two values if it is the smaller one at every size."""
+    """``min`` that returns one of two values if it is the smaller one at every size."""
     larger = _larger(*args) if len(args) == 2 and not kwargs else None
     return builtins.min(*args, **kwargs) if larger is None else args[1 - larger]
 
@@ -56,17 +56,17 @@ def bounds(expression: Any) -> tuple[Fraction | None, Fraction | None]:
     """
     sympy: Any = importlib.import_module("sympy")
     remainders: dict[Any, int] = {}
-    left = sympy.expand(expression)
+    reduced = sympy.expand(expression)
     for _ in range(_MAX_QUOTIENTS):
-        outer = next(_outer_quotients(left), None)
+        outer = next(_outer_quotients(reduced), None)
         if outer is None:
             break
         quotient, number, divisor, sign = outer
         remainder = sympy.Dummy("r", integer=True)
         remainders[remainder] = int(divisor) - 1
-        left = sympy.expand(left.xreplace({quotient: (number + sign * remainder) / divisor}))
+        reduced = sympy.expand(reduced.xreplace({quotient: (number + sign * remainder) / divisor}))
     low = high = Fraction(0)
-    for term, factor in left.as_coefficients_dict().items():
+    for term, factor in reduced.as_coefficients_dict().items():
         is_constant = term == 1
         most = 1 if is_constant else remainders.get(term)
         if most is None or not factor.is_Rational:
@@ -81,14 +81,14 @@ def _outer_quotients(expression: Any) -> Iterator[tuple[Any, Any, Any, int]]:
     """Quotients that are in no other quotient: each with its number, its divisor, and whether the
     remainder is taken away (-1) or added (1)."""
     functions: Any = importlib.import_module("torch.utils._sympy.functions")
-    found: list[tuple[Any, Any, Any, int]] = []
-    for one in expression.atoms(functions.FloorDiv, functions.CeilToInt, functions.FloorToInt):
-        sign = 1 if isinstance(one, functions.CeilToInt) else -1
-        divided = one if isinstance(one, functions.FloorDiv) else one.args[0]
+    quotients: list[tuple[Any, Any, Any, int]] = []
+    for quotient in expression.atoms(functions.FloorDiv, functions.CeilToInt, functions.FloorToInt):
+        sign = 1 if isinstance(quotient, functions.CeilToInt) else -1
+        divided = quotient if isinstance(quotient, functions.FloorDiv) else quotient.args[0]
         if isinstance(divided, functions.FloorDiv | functions.IntTrueDiv):
             number, divisor = divided.args
             if divisor.is_Integer and divisor > 0:
-                found.append((one, number, divisor, sign))
-    for known in found:
-        if not any(other[0] is not known[0] and other[0].has(known[0]) for other in found):
+                quotients.append((quotient, number, divisor, sign))
+    for known in quotients:
+        if not any(other[0] is not known[0] and other[0].has(known[0]) for other in quotients):
             yield known

@@ -1,9 +1,9 @@
-"""What a trace notes of its results and nobody asks for: whether they are contiguous.
+"""The memory format that a trace notes of its results, and that nobody needs.
 
-torch (2.15) notes the memory format of each result beside its node, and asks for the strides to
-find out. If these depend on sizes, each answer becomes a condition of the program: a padded picture
-that is cut to its size again is contiguous if there was nothing to pad, so that the program takes
-no other picture. Here the note is left out while a trace runs.
+torch (2.15) notes the memory format of each result in its node, which depends on the strides. If
+these depend on sizes, each note adds a guard to the program: a padded picture that is cut to its
+size again is contiguous only if there was nothing to pad, so that the program takes no other
+picture. Here the note is left out while a trace runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``self.gate = self.gate.to(dtype)`` in a forward, where the dtype is what it was.
+"""``self.gate = self.gate.to(dtype)`` in ``forward``, where the dtype does not change.
 
-``Module.to`` replaces every parameter, also by itself, and torch refuses that while a trace runs
-("Couldn't swap Linear.weight"). Here it does nothing if there is nothing to do.
+``Module.to`` replaces every parameter, even by itself, which torch rejects during a trace
+("Couldn't swap Linear.weight"). Here it does nothing if nothing would change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["unneeded_casts"]
 
 @contextlib.contextmanager
 def unneeded_casts() -> Iterator[None]:
-    """Lets a model cast its own parts to what they are while it is traced."""
+    """Allows a model to cast its parts to their own dtype and device while it is traced."""
     own = torch.nn.Module.to
 
     def to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -32,7 +32,7 @@ def unneeded_casts() -> Iterator[None]:
 
 
 def _is_there(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether all parameters and buffers are of the dtype and on the device that are asked for."""
+    """Whether all parameters and buffers have the requested dtype and device already."""
     device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
     if memory_format is not None:
         return False

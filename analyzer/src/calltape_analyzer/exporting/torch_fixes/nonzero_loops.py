@@ -1,12 +1,12 @@
-"""Loops over what is hit: ``for expert in (tokens_per_expert > 0).nonzero()``.
+"""Loops over selected items: ``for expert in (tokens_per_expert > 0).nonzero()``.
 
-How often such a loop runs only values tell, so no trace can follow it. A mixture of experts skips
-the experts that have no token only to save time: their results would be empty. Here such a loop
-runs once for every item while a trace runs, whether it is hit or not. That is another program
-wherever the loop does something for an item that is not hit. So it is tried only for loops that
-recorded calls of the variant show to be harmless: with the items that are not hit before the others
-and behind them, results and buffers are the same. The program depends on values, so it is compared
-with each recorded call.
+How often such a loop runs depends on values, so no trace can follow it. A mixture of experts skips
+experts without tokens only to save time: their results would be empty. Here such a loop runs for
+every item during a trace, selected or not. The program would be wrong if the loop did something for
+an item that is not selected. So this is tried only for loops that recorded calls of the variant
+show to be harmless: results and buffers are the same when the items that are not selected run as
+well, before the others or after them. The program depends on values, so it is compared with each
+recorded call.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Line = tuple[str, int]
 
 
 class _Loops(TorchFunctionMode, ABC):
-    """Knows which tensors say what is hit, of how many items, and gives loops over them other
-    items. ``Tensor.__iter__`` is replaced meanwhile: torch asks no mode about it."""
+    """Finds the tensors that select items, and makes loops over them run for other items. It
+    replaces ``Tensor.__iter__``, which torch does not report to a mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,10 +70,10 @@ class _Loops(TorchFunctionMode, ABC):
 
     @abstractmethod
     def loop(self, hits: torch.Tensor, items: int) -> Iterator[torch.Tensor]:
-        """What a loop over such a tensor is given.
+        """The items of a loop over such a tensor.
 
         Args:
-            hits: the places of the items that are hit, of shape (hits, 1).
+            hits: the numbers of the selected items, of shape (hits, 1).
             items: how many items there are.
         """
 
@@ -83,26 +83,26 @@ class _EveryItem(_Loops):
 
     Attributes:
         lines: of all loops that ran.
-        own: the first size of the turn that runs now which only values tell: how many tokens an
-            expert has. None outside of loops, and before there is one.
-        in_turn: whether a turn runs now.
+        item_size: the first size in the current iteration that depends on values: how many tokens
+            an expert has. None outside of loops, and before there is one.
+        in_iteration: whether an iteration is running.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: set[Line] = set()
-        self.own: Any = None
-        self.in_turn = False
+        self.item_size: Any = None
+        self.in_iteration = False
 
     def loop(self, hits: torch.Tensor, items: int) -> Iterator[torch.Tensor]:
         self.lines.add(_line_of_caller())
-        outer = self.in_turn, self.own
+        outer = self.in_iteration, self.item_size
         try:
             for item in range(items):
-                self.in_turn, self.own = True, None
+                self.in_iteration, self.item_size = True, None
                 yield torch.tensor([item], device=hits.device)
         finally:
-            self.in_turn, self.own = outer
+            self.in_iteration, self.item_size = outer
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -116,16 +116,16 @@ class _EveryItem(_Loops):
 
 
 class _Ordered(_Loops):
-    """Runs such a loop for every item: those that are hit first, or last."""
+    """Runs such a loop for every item: the selected ones first, or last."""
 
     def __init__(self, *, hits_first: bool) -> None:
         super().__init__()
         self._hits_first = hits_first
 
     def loop(self, hits: torch.Tensor, items: int) -> Iterator[torch.Tensor]:
-        own = hits.flatten().tolist()
-        others = [item for item in range(items) if item not in own]
-        for item in own + others if self._hits_first else others + own:
+        selected = hits.flatten().tolist()
+        others = [item for item in range(items) if item not in selected]
+        for item in selected + others if self._hits_first else others + selected:
             yield torch.tensor([item], device=hits.device)
 
 
@@ -134,7 +134,7 @@ class _PartialLoops(_Loops):
 
     Attributes:
         lines: of all loops that ran.
-        partial: of those where an item was not hit.
+        partial: of those where an item was not selected.
     """
 
     def __init__(self) -> None:
@@ -155,9 +155,9 @@ class LoopEvidence:
     """What recorded calls show about the loops of a model.
 
     Attributes:
-        harmless: loops that ran for all items in a call where some were not hit, and the results
-            were the same.
-        harmful: loops of calls whose results were others then, or that failed.
+        harmless: loops that ran for all items in a call that did not select some of them, with the
+            same results.
+        harmful: loops of calls that had other results then, or that failed.
     """
 
     harmless: set[Line] = field(default_factory=set)
@@ -172,7 +172,7 @@ class LoopEvidence:
 
     @property
     def is_open(self) -> bool:
-        """Whether a loop ran for all items in each call, so that nothing is known of it."""
+        """Whether nothing is known of a loop, because each call selected all items."""
         return bool(self._lines - self.harmless - self.harmful)
 
     def add(self, other: LoopEvidence) -> None:
@@ -218,12 +218,12 @@ def _line_of_caller() -> Line:
 
 @contextmanager
 def every_item(allowed: Collection[Line]) -> Iterator[None]:
-    """Lets a trace run such loops for every item. Where the model asks in a turn whether the item
-    is empty (``if tokens.numel() == 0``), it is taken not to be: an item that is hit never is, and
-    an empty one goes the same way. Other sizes that only values tell are not assumed.
+    """Makes a trace run such loops for every item. If the model asks in an iteration whether the
+    item is empty (``if tokens.numel() == 0``), the answer is no: a selected item never is, and an
+    empty one takes the same branch. Nothing is assumed about other sizes that depend on values.
 
     Args:
-        allowed: the loops that may run so; does nothing if there is none.
+        allowed: the loops that may run for every item; does nothing if there are none.
 
     Raises:
         RuntimeError: another loop ran, or none.
@@ -239,20 +239,22 @@ def every_item(allowed: Collection[Line]) -> Iterator[None]:
     create: Callable[..., Any] = environment.create_unbacked_symint
     loops = _EveryItem()
 
-    def creating(self: Any, *args: Any, **more: Any) -> Any:
-        made = create(self, *args, **more)
-        if loops.in_turn and loops.own is None:
-            loops.own = made.node.expr
-        return made
+    def creating(self: Any, *args: Any, **options: Any) -> Any:
+        symbol = create(self, *args, **options)
+        if loops.in_iteration and loops.item_size is None:
+            loops.item_size = symbol.node.expr
+        return symbol
 
-    def assuming(self: Any, node: Any, *args: Any, **more: Any) -> Any:
+    def assuming(self: Any, node: Any, *args: Any, **options: Any) -> Any:
         condition = node.expr
         asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 0
-        is_of_own = asks and loops.own is not None and loops.own in condition.free_symbols
+        is_of_own = (
+            asks and loops.item_size is not None and loops.item_size in condition.free_symbols
+        )
         # Or a multiple, which is how many numbers the tokens have.
-        if is_of_own and loops.own not in (condition.lhs / loops.own).free_symbols:
+        if is_of_own and loops.item_size not in (condition.lhs / loops.item_size).free_symbols:
             return isinstance(condition, sympy.Ne)
-        return evaluate(self, node, *args, **more)
+        return evaluate(self, node, *args, **options)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(loops)

@@ -1,9 +1,8 @@
-"""Operators of torch that make a constant of a size, which they need not.
+"""Operators that needlessly make a constant of a size.
 
-``torch.export`` makes a constant of every size that goes into an operator as a plain int, such as
-the ``steps`` of ``torch.linspace`` (torch 2.15). Here other operators of torch that give the same
-values stand in for these while a trace runs: for some always, for others if a size is among the
-arguments.
+``torch.export`` makes a constant of every size that an operator takes as a plain int, such as the
+``steps`` of ``torch.linspace`` (torch 2.15). While a trace runs, other operators with the same
+results replace these: some always, others if a size is among the arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _tensor: Callable[..., Any] = _refs.tensor
 
 
 class OpenOperators(TorchFunctionMode):
-    """Lets sizes stay symbols in operators that would make constants of them."""
+    """Replaces operators that would make constants of sizes."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -61,10 +60,10 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
 
 
 def _tensor_of_tensors(data: Any, **own: Any) -> Any:
-    """A list of numbers that are tensors (``torch.tensor([x.max(), y.max()])``) is read by torch
-    with Python. If a trace does not know them all, they are put beside each other instead."""
+    """``torch.tensor([x.max(), y.max()])`` reads numbers that are tensors with Python. If a trace
+    does not know all of them, they are stacked instead."""
     numbers = data if isinstance(data, list | tuple) else []
-    are_tensors = all(isinstance(one, torch.Tensor) and one.dim() == 0 for one in numbers)
+    are_tensors = all(isinstance(number, torch.Tensor) and number.dim() == 0 for number in numbers)
     if not are_tensors or all(map(_is_known, numbers)) or len({x.dtype for x in numbers}) > 1:
         return torch.tensor(data, **own)
     requires_grad = own.pop("requires_grad", False)
@@ -81,26 +80,23 @@ def _new_tensor(like: Any, data: Any, *, dtype: Any = None, device: Any = None, 
     return _tensor(data, dtype=dtype or like.dtype, device=device or like.device, **own)
 
 
-def _linspace(start: Any, end: Any, steps: Any, **own: Any) -> Any:
-    return _refs.linspace(start, end, steps, **own)
-
-
 def _one_hot(tensor: Any, num_classes: Any = -1) -> Any:
     classes = torch.arange(num_classes, device=tensor.device)
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
 
 
 def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> Any:
-    """The operator makes constants of all sizes; to gather does not."""
+    """The operator makes constants of all sizes; ``gather`` does not."""
     if dim is None:
         return x.reshape(-1).gather(0, indices.reshape(-1))
     if x.dim() != indices.dim():
         return torch.take_along_dim(x, indices, dim)  # raises an error
     axis = dim % x.dim()
-    beside = [(*one.shape[:axis], 1, *one.shape[axis + 1 :]) for one in (x, indices)]
+    beside = [(*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]) for tensor in (x, indices)]
     shape = _broadcast(*beside)
     x, indices = (
-        one.expand(*shape[:axis], one.shape[axis], *shape[axis + 1 :]) for one in (x, indices)
+        tensor.expand(*shape[:axis], tensor.shape[axis], *shape[axis + 1 :])
+        for tensor in (x, indices)
     )
     return x.gather(axis, indices)
 
@@ -115,8 +111,8 @@ def _roi_align(x: Any, rois: Any, spatial_scale: Any, *args: Any, **kwargs: Any)
 
 
 def _contiguous(x: Any, *, memory_format: Any = torch.contiguous_format) -> Any:
-    """A copy, if it depends on sizes whether a tensor is contiguous already: to ask would make a
-    condition."""
+    """Copies a tensor if it depends on sizes whether it is contiguous already: the question would
+    add a guard."""
     is_asked = memory_format is torch.contiguous_format and _has_symbols(x.shape)
     if not is_asked or _is_known_contiguous(x):
         return x.contiguous(memory_format=memory_format)
@@ -135,38 +131,38 @@ def _is_known_contiguous(x: torch.Tensor) -> bool:
 def _pool(
     operator: Callable[..., Any], dims: int, whole: Callable[..., Any], names: tuple[str, ...]
 ) -> Callable[..., Any]:
-    """A pool that is a mean, or a maximum, if its window is the whole picture.
+    """A pool that is replaced by a mean, or a maximum, if its window is the whole picture.
 
     Args:
         operator: the pool.
         dims: how many of the last dimensions it pools.
-        whole: what it is for such a window.
-        names: of what it takes beside a tensor and a window.
+        whole: replaces it for such a window.
+        names: of its parameters after the tensor and the window.
     """
 
     def pool(x: Any, kernel_size: Any, *args: Any, **kwargs: Any) -> Any:
         window = tuple(kernel_size) if isinstance(kernel_size, list | tuple) else (kernel_size,)
         window = window * dims if len(window) == 1 else window
-        more = dict(zip(names, args, strict=False)) | kwargs
-        if _fits_once(more) and all(map(_are_same, window, x.shape[-dims:])):
+        options = dict(zip(names, args, strict=False)) | kwargs
+        if _fits_once(options) and all(map(_are_same, window, x.shape[-dims:])):
             return whole(x, dim=tuple(range(-dims, 0)), keepdim=True)
         return operator(x, kernel_size, *args, **kwargs)
 
     return pool
 
 
-def _fits_once(more: Mapping[str, Any]) -> bool:
+def _fits_once(options: Mapping[str, Any]) -> bool:
     """Whether a window of the size of the picture has one place, and nothing else is asked for."""
-    if more.get("return_indices") or more.get("divisor_override") is not None:
+    if options.get("return_indices") or options.get("divisor_override") is not None:
         return False
-    around, apart = more.get("padding", 0), more.get("dilation", 1)
+    around, apart = options.get("padding", 0), options.get("dilation", 1)
     is_wider = any(around) if isinstance(around, list | tuple) else around
     are_apart = any(n != 1 for n in (apart if isinstance(apart, list | tuple) else [apart]))
     return not is_wider and not are_apart
 
 
 def _are_same(one: Any, other: Any) -> bool:
-    """Whether two sizes are the same in every call. To compare them would make a condition."""
+    """Whether two sizes are the same in every call. Comparing symbols would add a guard."""
     if isinstance(one, torch.SymInt) and isinstance(other, torch.SymInt):
         return bool(one.node.expr == other.node.expr)
     return type(one) is type(other) and bool(one == other)
@@ -190,7 +186,7 @@ _ALWAYS: Mapping[Any, Callable[..., Any]] = {
 _OF_SIZES: Mapping[Any, Callable[..., Any]] = {
     torch.as_tensor: _as_tensor,
     torch.Tensor.new_tensor: _new_tensor,
-    torch.linspace: _linspace,
+    torch.linspace: _refs.linspace,
     _functional.one_hot: _one_hot,
     _functional.avg_pool1d: _pool(_functional.avg_pool1d, 1, torch.mean, _MEAN),
     _functional.avg_pool2d: _pool(_functional.avg_pool2d, 2, torch.mean, _MEAN),

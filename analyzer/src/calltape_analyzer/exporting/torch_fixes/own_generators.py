@@ -1,9 +1,9 @@
-"""Numbers from a generator that the model makes anew in each call: constants of the program.
+"""Random numbers from a generator that the model creates in each call: constants of the program.
 
-``torch.export`` keeps the generator of the trace as an object of the program, which goes on drawing
-from it: the first call of the program is right, and no other one. A model that seeds a generator of
-its own draws the same numbers in each call, so that the trace has them as a tensor. How many they
-are must not follow from the arguments.
+``torch.export`` keeps the generator of the trace in the program, which continues to draw from it:
+only the first call of the program is right. A model that seeds a generator of its own draws the
+same numbers in each call, so here the trace gets them as a tensor. How many there are must not
+depend on the arguments.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["own_generators"]
 
 @contextmanager
 def own_generators(module: torch.nn.Module) -> Iterator[None]:
-    """Lets a trace within the block draw at once from generators that are made in it. Where that
-    cannot be, the trace fails with a RuntimeError.
+    """Makes a trace within the block draw immediately from generators that are created in it. If
+    that is impossible, the trace fails with a RuntimeError.
 
     Args:
         module: the model. Generators that it holds go on from call to call, and stay as they are.
@@ -42,13 +42,13 @@ class _Drawing(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = kwargs or {}
-        generator = given.get("generator")
+        keywords = kwargs or {}
+        generator = keywords.get("generator")
         of_torch = torch.default_generator, *torch.cuda.default_generators
         if generator is None or id(generator) in self._held or generator in of_torch:
-            return func(*args, **given)
-        others = pytree.tree_leaves((args, {**given, "generator": None}))
-        if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in others):
+            return func(*args, **keywords)
+        leaves = pytree.tree_leaves((args, {**keywords, "generator": None}))
+        if any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
             raise RuntimeError(
                 "the model makes a generator of random numbers in each call, and what it draws "
                 "follows from sizes or values of its arguments: a program would go on drawing from "
@@ -56,4 +56,4 @@ class _Drawing(TorchFunctionMode):
                 "numbers as an argument)"
             )
         with _disable_current_modes():
-            return func(*args, **given)
+            return func(*args, **keywords)

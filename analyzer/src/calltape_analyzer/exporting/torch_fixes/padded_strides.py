@@ -1,9 +1,9 @@
 """Sums of a size and a remainder, where the remainder pads the size to whole strides.
 
-A picture is padded to whole windows by ``n + (-n) % w``. torch (2.15) keeps the remainder as it is:
-``((n + (-n) % w) // w) * w`` is another expression than ``n + (-n) % w``, and each layer doubles
-it, so that a trace of four layers takes minutes. Here such a sum becomes ``w * ((n + w - 1) // w)``
-while a trace runs, in which multiples of ``w`` cancel.
+A picture is padded to whole windows by ``n + (-n) % w``. torch (2.15) does not simplify the
+remainder: ``((n + (-n) % w) // w) * w`` differs from ``n + (-n) % w``, and the expression doubles
+with each layer, so that a trace of four layers takes minutes. During a trace, such a sum becomes
+``w * ((n + w - 1) // w)``, in which multiples of ``w`` cancel.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _MODULE, _SUM = "torch.fx.experimental.sym_node", "_optimized_add"
 
 @contextlib.contextmanager
 def padded_strides() -> Iterator[None]:
-    """Lets a trace see that a padded size is a multiple of its stride. Does nothing if this torch
-    has no function that adds symbols."""
+    """Makes a trace recognize that a padded size is a multiple of its stride. Does nothing if this
+    torch has no function that adds symbols."""
     module = importlib.import_module(_MODULE)
-    own = getattr(module, _SUM, None)
-    if own is None:
+    add = getattr(module, _SUM, None)
+    if add is None:
         yield
         return
 
     def added(one: Any, other: Any, *how: Any) -> Any:
-        is_summation, found = own(one, other, *how)
-        simpler = without_remainders(found)
-        return (is_summation, found) if simpler is None else (False, simpler)
+        is_summation, total = add(one, other, *how)
+        simpler = without_remainders(total)
+        return (is_summation, total) if simpler is None else (False, simpler)
 
     setattr(module, _SUM, added)
     try:
         yield
     finally:
-        setattr(module, _SUM, own)
+        setattr(module, _SUM, add)
 
 
 @lru_cache(maxsize=4096)
@@ -59,9 +59,9 @@ def without_remainders(total: Any) -> Any:
     def is_by_number(one: Any) -> bool:
         return isinstance(one, remainders) and one.args[1].is_Integer and one.args[1] > 0
 
-    found = sympy.expand(total.replace(is_by_number, by_quotient))
-    is_shorter = len(sympy.Add.make_args(found)) < len(total.args)
-    return found if is_shorter and not found.has(*remainders) else None
+    simpler = sympy.expand(total.replace(is_by_number, by_quotient))
+    is_shorter = len(sympy.Add.make_args(simpler)) < len(total.args)
+    return simpler if is_shorter and not simpler.has(*remainders) else None
 
 
 def _quotient(number: Any, divisor: Any) -> Any:

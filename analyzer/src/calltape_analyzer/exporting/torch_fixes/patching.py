@@ -17,19 +17,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["PATCHING", "Beside", "modules_of", "named", "replaced"]
+__all__ = ["PATCHING", "ModuleView", "modules_of", "replaced", "with_builtins"]
 
 PATCHING = threading.RLock()
-"""Held by a thread while it replaces names. Two threads at once would each restore what the other
-replaced."""
+"""A thread holds it while it replaces names. Otherwise two threads would each restore what the
+other replaced."""
 
 
 _NOT_THE_MODELS = frozenset({"torch", "builtins", "__future__", "calltape_analyzer", "typing"})
 
 
 def modules_of(model: torch.nn.Module) -> list[Any]:
-    """The Python modules of the packages that a model's parts come from, and those that lie beside
-    a part that comes from a single file: ``utils.py`` beside ``models.py``."""
+    """The Python modules of the packages that a model's parts come from. If a part comes from a
+    single file, also the modules in its folder: ``utils.py`` next to ``models.py``."""
     packages = {type(part).__module__.partition(".")[0] for part in model.modules()}
     packages -= _NOT_THE_MODELS
     files = {name for name in packages if not hasattr(sys.modules.get(name), "__path__")}
@@ -44,7 +44,7 @@ def modules_of(model: torch.nn.Module) -> list[Any]:
 
 
 def _folder_of(name: str) -> Path | None:
-    """Where a module or package lies, if somebody may have written it beside another one."""
+    """The folder of a module or package; None if it is installed, or has no file."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if file is None:
@@ -54,9 +54,13 @@ def _folder_of(name: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def named(modules: list[dict[str, Any]], stand_ins: Mapping[str, Any]) -> Iterator[None]:
-    """Gives builtins another meaning within the block. A name that a module defines itself stays
-    what it is."""
+def with_builtins(modules: list[dict[str, Any]], stand_ins: Mapping[str, Any]) -> Iterator[None]:
+    """Replaces builtins in modules within the block, but no name that a module defines itself.
+
+    Args:
+        modules: the dict of each module.
+        stand_ins: replace the builtins of these names.
+    """
     changed: list[tuple[dict[str, Any], str]] = []
     try:
         for names in modules:
@@ -70,28 +74,28 @@ def named(modules: list[dict[str, Any]], stand_ins: Mapping[str, Any]) -> Iterat
 
 
 @contextlib.contextmanager
-def replaced(modules: list[dict[str, Any]], others: Mapping[int, Any]) -> Iterator[None]:
-    """Puts other objects in the place of some within the block, whatever name they have there.
+def replaced(modules: list[dict[str, Any]], replacements: Mapping[int, Any]) -> Iterator[None]:
+    """Replaces objects in modules within the block, whatever their names are there.
 
     Args:
-        modules: the names of each module.
-        others: what to put there, by the identity of what is replaced.
+        modules: the dict of each module.
+        replacements: the new objects, by the ids of the old ones.
     """
     changed: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for names in modules:
             for name, value in list(names.items()):
-                if id(value) in others:
+                if id(value) in replacements:
                     changed.append((names, name, value))
-                    names[name] = others[id(value)]
+                    names[name] = replacements[id(value)]
         yield
     finally:
         for names, name, value in changed:
             names[name] = value
 
 
-class Beside(types.ModuleType):
-    """A module with other functions in the place of some. All else is that of the module."""
+class ModuleView(types.ModuleType):
+    """A module some of whose functions are replaced. All other names are those of the module."""
 
     def __init__(self, module: types.ModuleType, functions: Mapping[str, Any]) -> None:
         super().__init__(module.__name__, module.__doc__)

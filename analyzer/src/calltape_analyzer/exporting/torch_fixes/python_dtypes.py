@@ -1,8 +1,8 @@
-"""``int`` and ``float`` as dtypes (``torch.zeros(2, dtype=int)``, ``x.to(float)``) where something
-stands for them.
+"""``int`` and ``float`` as dtypes (``torch.zeros(2, dtype=int)``, ``x.to(float)``) while other
+classes replace them.
 
-torch takes Python's own classes for dtypes and nothing else, and looks before any mode is asked. So
-a model's modules see functions of torch that put them back.
+torch accepts only Python's own classes as dtypes, and checks them before it asks a mode. So a
+model's modules get functions of torch that convert the stand-ins back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer.exporting.torch_fixes.patching import Beside, replaced
+from calltape_analyzer.exporting.torch_fixes.patching import ModuleView, replaced
 
 __all__ = ["python_dtypes"]
 
@@ -32,16 +32,16 @@ _METHODS = (
 
 @contextlib.contextmanager
 def python_dtypes(modules: list[dict[str, Any]], stand_ins: Mapping[type, type]) -> Iterator[None]:
-    """Lets functions of torch take stand-ins for Python's classes as dtypes within the block.
+    """Makes functions of torch accept stand-ins for Python's classes as dtypes within the block.
 
     Args:
-        modules: the names of the modules that see the stand-ins.
-        stand_ins: what they have, each with what it stands for.
+        modules: the dicts of the modules that have the stand-ins.
+        stand_ins: the stand-ins, each with the class that it replaces.
     """
     functions = {name: vars(torch)[name] for name in _FUNCTIONS if name in vars(torch)}
     taking = {name: _taking(function, stand_ins) for name, function in functions.items()}
     others: dict[int, Any] = {id(function): taking[name] for name, function in functions.items()}
-    others[id(torch)] = Beside(torch, taking)
+    others[id(torch)] = ModuleView(torch, taking)
     with replaced(modules, others), _methods(stand_ins):
         yield
 
@@ -50,30 +50,30 @@ def python_dtypes(modules: list[dict[str, Any]], stand_ins: Mapping[type, type])
 def _methods(stand_ins: Mapping[type, type]) -> Iterator[None]:
     tensor = torch.Tensor
     names = [name for name in _METHODS if hasattr(tensor, name)]
-    own = {name: vars(tensor)[name] for name in names if name in vars(tensor)}
+    before = {name: vars(tensor)[name] for name in names if name in vars(tensor)}
     try:
         for name in names:
             setattr(tensor, name, _taking(getattr(tensor, name), stand_ins))
         yield
     finally:
         for name in names:
-            if name in own:
-                setattr(tensor, name, own[name])
+            if name in before:
+                setattr(tensor, name, before[name])
             elif name in vars(tensor):
                 delattr(tensor, name)
 
 
 def _taking(function: Callable[..., Any], stand_ins: Mapping[type, type]) -> Callable[..., Any]:
-    """A function that takes the stand-ins."""
+    """A function that accepts the stand-ins."""
 
-    def own(value: Any) -> Any:
+    def original(value: Any) -> Any:
         # Stand-ins are equal to what they stand for, and a tensor has no truth.
         return next((stands for one, stands in stand_ins.items() if value is one), value)
 
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
         if "dtype" in kwargs:
-            kwargs["dtype"] = own(kwargs["dtype"])
-        return function(*map(own, args), **kwargs)
+            kwargs["dtype"] = original(kwargs["dtype"])
+        return function(*map(original, args), **kwargs)
 
     return taking

@@ -1,11 +1,11 @@
 """Values that a model reads with Python: ``len(x)``, ``int(x.max())``, ``if x.any()``.
 
-A trace that is not strict runs the model's Python. ``int()`` and ``len()`` have to return a number
-then, which a trace does not have (docs/decisions/export-strategies.md). :func:`symbolic_sizes` lets
-the model's own code take symbols for ints, and is there in every trace. Two more ways out are tried
-if something is missing then. :func:`symbolic_numbers` lets ``int``, ``tolist`` and slices, and
-``float``, give symbols as well. :func:`real_values` computes the values of the sample beside the
-trace, so that an ``if`` takes the branch of these values; that is an assertion in the program
+A trace that is not strict runs the model's Python, where ``int()`` and ``len()`` have to return a
+number that the trace does not know (docs/decisions/export-strategies.md). In every trace,
+:func:`symbolic_sizes` makes the model's own code accept symbols as ints. If that is not enough, two
+more functions are tried. :func:`symbolic_numbers` makes ``int``, ``tolist``, slices and ``float``
+return symbols as well. :func:`real_values` also computes the values of the sample during the trace,
+so that an ``if`` takes the branch of these values, which becomes an assertion in the program
 (:mod:`calltape_analyzer.exporting.torch_fixes.kept_assertions`).
 """
 
@@ -24,7 +24,7 @@ from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from calltape_analyzer.exporting.torch_fixes.known_maxima import known_max, known_min
-from calltape_analyzer.exporting.torch_fixes.patching import modules_of, named
+from calltape_analyzer.exporting.torch_fixes.patching import modules_of, with_builtins
 from calltape_analyzer.exporting.torch_fixes.python_dtypes import python_dtypes
 from calltape_analyzer.exporting.torch_fixes.symbol_sets import SymbolicSet
 
@@ -34,9 +34,8 @@ _PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
 
 
-class _OfPython(type):
-    """What a class has in common with the class of Python that it is derived from and stands
-    for."""
+class _StandInType(type):
+    """The type of a class that replaces the builtin class that it is derived from."""
 
     def __subclasscheck__(cls, other: type) -> bool:
         return issubclass(other, cls.__mro__[1])
@@ -49,15 +48,15 @@ class _OfPython(type):
 
     @property
     def dtype(cls) -> Any:
-        """What NumPy takes a class for."""
+        """The dtype that NumPy takes the class for."""
         import numpy
 
         return numpy.dtype(cls.__mro__[1])
 
 
-class _OfTensors(_OfPython):
-    """``int`` that makes symbols of tensors of one element, leaves symbols what they are, and knows
-    that they are ints."""
+class _SymbolicIntType(_StandInType):
+    """The type of an ``int`` that converts tensors of one element to symbols, returns symbols as
+    they are, and counts them as instances."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
@@ -74,14 +73,14 @@ class _OfTensors(_OfPython):
         return isinstance(value, builtins.int | torch.SymInt)
 
 
-class _SymbolicInt(builtins.int, metaclass=_OfTensors):
-    """Stands for ``int`` in the modules of a model while it is traced. To ``is`` it is another
-    class, so that it is not always there."""
+class _SymbolicInt(builtins.int, metaclass=_SymbolicIntType):
+    """Replaces ``int`` in the modules of a model while it is traced. It is not always used, because
+    ``is`` tells it from ``int``."""
 
 
-class _OfNumbers(_OfPython):
-    """``float`` that makes symbols of tensors of one element and of sizes
-    (``math.ceil(float(height) / 32)``), and knows that they are floats."""
+class _SymbolicFloatType(_StandInType):
+    """The type of a ``float`` that converts tensors of one element and sizes
+    (``math.ceil(float(height) / 32)``) to symbols, and counts them as instances."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
@@ -96,13 +95,13 @@ class _OfNumbers(_OfPython):
         return isinstance(value, builtins.float | torch.SymFloat)
 
 
-class _SymbolicFloat(builtins.float, metaclass=_OfNumbers):
-    """Stands for ``float`` as :class:`_SymbolicInt` does for ``int``."""
+class _SymbolicFloat(builtins.float, metaclass=_SymbolicFloatType):
+    """Replaces ``float`` as :class:`_SymbolicInt` replaces ``int``."""
 
 
 def _isinstance(value: Any, kinds: Any) -> bool:
-    """``isinstance`` that takes a symbol for an int. transformers asks
-    ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
+    """``isinstance`` that counts a symbol as an int. transformers asks
+    ``isinstance(logits_to_keep, int)``, and treats anything else as an index."""
     if type(value) is torch.SymInt:
         every = kinds if isinstance(kinds, tuple) else get_args(kinds) or (kinds,)
         if builtins.int in every:
@@ -111,12 +110,12 @@ def _isinstance(value: Any, kinds: Any) -> bool:
 
 
 def _is_real_instance(value: Any, kinds: Any) -> bool:
-    """``isinstance`` to which the tensors of a trace are tensors as all others."""
+    """``isinstance`` that does not tell the tensors of a trace from others."""
     return kinds is not FakeTensor and _isinstance(value, kinds)
 
 
 def _len(value: Any) -> Any:
-    """``len`` that gives the symbol of a tensor's first size. Python wants a number of
+    """``len`` that returns the symbol of a tensor's first size. Python accepts only a number from
     ``__len__``."""
     if isinstance(value, torch.Tensor) and value.dim() and type(value).__len__ is _TENSOR_LENGTH:
         return value.shape[0]
@@ -124,14 +123,14 @@ def _len(value: Any) -> Any:
 
 
 def _sqrt(value: Any) -> Any:
-    """``math.sqrt`` that takes symbols. Python's own makes a number of its argument."""
+    """``math.sqrt`` that accepts symbols. Python's own converts its argument to a number."""
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return torch.sym_sqrt(value)
     return _PYTHON_SQRT(value)
 
 
-class _OfSizes(type):
-    """``range`` that leaves its end a symbol if it goes in larger steps."""
+class _SymbolicRangeType(type):
+    """The type of a ``range`` whose end may be a symbol if its step is larger than 1."""
 
     def __call__(cls, *args: Any) -> range:
         start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
@@ -148,9 +147,9 @@ class _OfSizes(type):
         return isinstance(value, builtins.range)
 
 
-class _SymbolicRange(metaclass=_OfSizes):
-    """Stands for ``range`` in the modules of a model while it is traced. A loop over parts of 128
-    (``range(0, length, 128)``) has as many turns for each length of a range of lengths."""
+class _SymbolicRange(metaclass=_SymbolicRangeType):
+    """Replaces ``range`` in the modules of a model while it is traced. A loop over parts of 128
+    (``range(0, length, 128)``) has the same number of iterations for a range of lengths."""
 
 
 _NUMBERS: dict[str, type] = {"int": _SymbolicInt, "float": _SymbolicFloat}
@@ -162,17 +161,17 @@ _STAND_INS = {
 
 @contextlib.contextmanager
 def symbolic_sizes(model: torch.nn.Module, *, hides_tracing: bool = False) -> Iterator[None]:
-    """Lets the code of a model take the symbols of sizes for ints while it is traced.
+    """Makes the code of a model accept the symbols of sizes as ints while it is traced.
 
     Args:
-        model: what is traced.
-        hides_tracing: whether it cannot ask if a tensor is one of a trace.
+        model: the model.
+        hides_tracing: whether the model must not find out that a tensor belongs to a trace.
     """
     names: Any = vars(math)
     stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if hides_tracing else _STAND_INS
     try:
         names["sqrt"] = _sqrt
-        with named([vars(one) for one in modules_of(model)], stand_ins):
+        with with_builtins([vars(module) for module in modules_of(model)], stand_ins):
             yield
     finally:
         names["sqrt"] = _PYTHON_SQRT
@@ -182,24 +181,24 @@ def symbolic_sizes(model: torch.nn.Module, *, hides_tracing: bool = False) -> It
 def symbolic_numbers(
     model: torch.nn.Module, *, ints: bool = False, floats: bool = False
 ) -> Iterator[None]:
-    """Lets Python's numbers of tensors and sizes be symbols while a model is traced.
+    """Makes Python's conversions of tensors and sizes return symbols while a model is traced.
 
     Args:
-        model: what is traced.
+        model: the model.
         ints: whether ``int(tensor)``, ``int(size / 2)``, ``tensor.tolist()`` and slices with
-            tensors give symbols.
+            tensors return symbols.
         floats: whether ``float(size)`` and ``float(tensor)`` do.
     """
-    wanted = {"int": ints, "float": floats}
-    stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if wanted[name]}
+    is_symbolic = {"int": ints, "float": floats}
+    stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if is_symbolic[name]}
     if not stand_ins:
         yield
         return
-    modules = [vars(one) for one in modules_of(model)]
+    modules = [vars(module) for module in modules_of(model)]
     dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
     reading = _Reading() if ints else contextlib.nullcontext()
     truth = _truth_of_floats() if floats else contextlib.nullcontext()
-    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading, truth:
+    with with_builtins(modules, stand_ins), python_dtypes(modules, dtypes), reading, truth:
         yield
 
 
@@ -246,16 +245,16 @@ def _plain(index: Any) -> Any:
 
 
 @contextlib.contextmanager
-def real_values(wanted: bool) -> Iterator[None]:
+def real_values(enabled: bool) -> Iterator[None]:
     """Lets a trace compute the values of its sample, to know which way an ``if`` goes.
 
     Args:
-        wanted: does nothing if it is False, or if this torch has no such setting.
+        enabled: does nothing if it is False, or if this torch has no such setting.
     """
     from torch._functorch import config
 
     setting = "fake_tensor_propagate_real_tensors"
-    if not wanted or not hasattr(config, setting):
+    if not enabled or not hasattr(config, setting):
         yield
         return
     with (
@@ -269,7 +268,7 @@ def real_values(wanted: bool) -> Iterator[None]:
 
 
 class _Comparing(TorchFunctionMode):
-    """Takes comparisons that return a bool apart, into tensors and a value of theirs."""
+    """Replaces comparisons that return a bool by a tensor and its value."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -285,7 +284,7 @@ class _Comparing(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _offsets_not_compared() -> Iterator[None]:
-    """Keeps torch from comparing where a tensor begins in its memory with where the real one does:
+    """Keeps torch from comparing the storage offset of a tensor with that of the real one:
     ``edges[1]`` begins at the number of edges, which would become a constant (torch 2.15)."""
     tensors: Any = importlib.import_module("torch._subclasses.fake_utils")
     check = getattr(tensors, "_check_fake_real_tensors", None)
@@ -306,27 +305,27 @@ def _offsets_not_compared() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hashes_of_values() -> Iterator[None]:
-    """Lets an int of a tensor be the key of a dict: ``grids[kind]`` for ``kind`` in
-    ``kinds.tolist()``. Its value is known, and a condition of the program. torch's own code relies
-    on symbols without hashes."""
-    own = torch.SymInt.__hash__
+    """Makes an int of a tensor hashable, so that it can be the key of a dict: ``grids[kind]`` for
+    ``kind`` in ``kinds.tolist()``. Its value is known, and asserted in the program. torch's own
+    code relies on symbols without hashes."""
+    hash_before = torch.SymInt.__hash__
 
     def hashed(number: torch.SymInt) -> int:
         name = str(sys._getframe(1).f_globals.get("__name__", ""))
         is_torch = name.partition(".")[0] == "torch"
-        return own(number) if is_torch else hash(builtins.int(number))
+        return hash_before(number) if is_torch else hash(builtins.int(number))
 
     try:
         torch.SymInt.__hash__ = hashed  # type: ignore[method-assign,assignment]
         yield
     finally:
-        torch.SymInt.__hash__ = own  # type: ignore[method-assign]
+        torch.SymInt.__hash__ = hash_before  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
 def _parts_not_compared() -> Iterator[None]:
-    """Keeps torch from comparing what it takes operators apart into (``prims``): a sum of int32
-    numbers is int64 there, and the sign of an int is one (torch 2.15). The operators themselves are
+    """Keeps torch from comparing the ``prims`` that it decomposes operators into: there, a sum of
+    int32 numbers is int64, and so is the sign of an int (torch 2.15). The operators themselves are
     compared."""
     mode: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
     name = "_maybe_infer_fake_kernel_from_pytree_out"

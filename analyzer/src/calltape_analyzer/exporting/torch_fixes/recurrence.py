@@ -2,8 +2,8 @@
 
 In a program of ``torch.export`` an LSTM, GRU or RNN layer is one operator, which takes any length.
 But to learn the shape of its result, torch runs a decomposition that loops over the sequence, which
-makes the length a constant (torch 2.15: ``input.size()[1] == 5``). Here functions that only give
-the shape replace the loop while a trace runs.
+makes the length a constant (torch 2.15: ``input.size()[1] == 5``). During a trace, functions that
+only compute the shape replace the loop.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def has_recurrence(module: Any) -> bool:
 
 
 @contextlib.contextmanager
-def open_lengths(wanted: bool) -> Iterator[None]:
-    """Lets recurrent layers be traced without a loop over their sequence.
+def open_lengths(enabled: bool) -> Iterator[None]:
+    """Traces recurrent layers within the block without a loop over their sequence.
 
     Args:
-        wanted: does nothing if it is False, or if this torch has no functions that loop.
+        enabled: does nothing if it is False, or if this torch has no functions that loop.
     """
     decompositions = importlib.import_module("torch._decomp.decompositions")
     replaced = {"one_layer_rnn": _rnn_shapes, "one_layer_lstm": _lstm_shapes}
     before = {name: getattr(decompositions, name, None) for name in replaced}
-    if not wanted or None in before.values():
+    if not enabled or None in before.values():
         yield
         return
     try:
@@ -41,8 +41,8 @@ def open_lengths(wanted: bool) -> Iterator[None]:
             setattr(decompositions, name, function)
         yield
     finally:
-        for name, own in before.items():
-            setattr(decompositions, name, own)
+        for name, function_before in before.items():
+            setattr(decompositions, name, function_before)
 
 
 def _rnn_shapes(inp: Any, hidden: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

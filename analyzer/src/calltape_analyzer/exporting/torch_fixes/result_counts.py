@@ -1,9 +1,9 @@
-"""The least number of results of an operator that values tell, such as what ``nms`` keeps.
+"""The smallest number of results of an operator whose number depends on values, such as ``nms``.
 
-The operators of torchvision ask torch for such a number in a way that is deprecated, and whose
-least number is 2 (torch 2.15: ``create_unbacked_symint``). torch asserts it, and a program would
-raise an error for a picture with one box. Here the least number is 0, as in the way that torch
-recommends.
+The operators of torchvision ask torch for such a number with a deprecated function, for which the
+smallest number is 2 (torch 2.15: ``create_unbacked_symint``). torch asserts it, and a program would
+raise an error for a picture with one box. Here the smallest number is 0, as with the function that
+torch recommends.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NAME = "create_unbacked_symint"
 
 @contextlib.contextmanager
 def result_counts_from_zero() -> Iterator[None]:
-    """Lets a trace take results of operators that are none, or one. Does nothing if this torch has
-    no such way."""
+    """Makes a trace allow operators that return no result, or one. Does nothing if this torch has
+    no such function."""
     context: Any = getattr(importlib.import_module("torch._library.fake_impl"), "FakeImplCtx", None)
     create = getattr(context, _NAME, None)
     if create is None or not hasattr(context, "new_dynamic_size"):

@@ -1,9 +1,9 @@
 """Bounds of sizes that torch rounds up by one.
 
-A model that puts features in the places of tokens checks that there are as many: ``torch._check(
+A model that replaces tokens by features checks that their numbers are equal: ``torch._check(
 places == 512 * batch)``. torch divides the largest number of places, 2**63 - 2, by 512 as floats,
 gets a bound of the batch that is too large by one, and its own assertion fails (torch 2.15). Here
-the bound is one less then.
+the bound is reduced by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from calltape_analyzer.foreign_errors import ErrorKind, kinds_of
+from calltape_analyzer.foreign_errors import ErrorMeaning, meanings_of
 
 __all__ = ["rounded_bounds"]
 
@@ -23,8 +23,8 @@ _LARGE = 2**53
 
 @contextlib.contextmanager
 def rounded_bounds() -> Iterator[None]:
-    """Lets a trace go on where torch rounded the bound of a size. Does nothing if this torch keeps
-    bounds in another way."""
+    """Corrects a bound of a size that torch rounded, so that a trace does not fail. Does nothing if
+    this torch keeps bounds in another way."""
     # Not imported above, because torch imports a computer algebra system for it.
     environment: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv
     replace = getattr(environment, "_set_replacement", None)
@@ -36,8 +36,8 @@ def rounded_bounds() -> Iterator[None]:
         try:
             return replace(self, symbol, target, *args, **kwargs)
         except AssertionError as error:
-            kinds = kinds_of(str(error))
-            if ErrorKind.ROUNDED_BOUND not in kinds or not _corrected(self, target):
+            kinds = meanings_of(str(error))
+            if ErrorMeaning.ROUNDED_BOUND not in kinds or not _corrected(self, target):
                 raise
         return replace(self, symbol, target, *args, **kwargs)
 
@@ -49,8 +49,8 @@ def rounded_bounds() -> Iterator[None]:
 
 
 def _corrected(environment: Any, target: Any) -> bool:
-    """Lowers the bound of the one symbol in an expression by one, if it is too large for a float.
-    Tells whether it did."""
+    """Lowers the bound of the only symbol in an expression by one, if it is too large for a float.
+    Returns whether it did."""
     ranges = importlib.import_module("torch.utils._sympy.value_ranges")
     found = target.free_symbols
     known = environment.var_to_range.get(next(iter(found))) if len(found) == 1 else None

@@ -1,7 +1,7 @@
-"""``set`` of sizes: ``len(set(lengths)) > 1`` asks whether all rows are as long.
+"""``set`` of sizes: ``len(set(lengths)) > 1`` asks whether rows have different lengths.
 
-A symbol has no hash in torch, because nothing says which other symbol it is equal to. Here each is
-compared with the others, which is a condition of the program.
+A symbol has no hash in torch, because it is unknown which other symbols it is equal to. Here each
+symbol is compared with the others, which adds guards to the program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 __all__ = ["SymbolicSet"]
 
 
-class _Distinct(Set[Any]):
+class _DistinctNumbers(Set[Any]):
     """Numbers without those that are equal to an earlier one."""
 
     def __init__(self, numbers: Iterable[Any]) -> None:
@@ -34,19 +34,19 @@ class _Distinct(Set[Any]):
         return len(self._numbers)
 
 
-class _OfSymbols(type):
-    """``set`` that takes symbols."""
+class _SymbolicSetType(type):
+    """The type of a ``set`` that accepts symbols."""
 
     def __call__(cls, values: Iterable[Any] = ()) -> Any:
         given = list(values)
         has_symbols = any(isinstance(value, torch.SymInt | torch.SymFloat) for value in given)
-        return _Distinct(given) if has_symbols else builtins.set(given)
+        return _DistinctNumbers(given) if has_symbols else builtins.set(given)
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, builtins.set | _Distinct)
+        return isinstance(value, builtins.set | _DistinctNumbers)
 
     def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, builtins.set | _Distinct)
+        return issubclass(other, builtins.set | _DistinctNumbers)
 
     def __eq__(cls, other: object) -> bool:
         return other is builtins.set or other is cls
@@ -55,5 +55,5 @@ class _OfSymbols(type):
         return hash(builtins.set)
 
 
-class SymbolicSet(builtins.set[Any], metaclass=_OfSymbols):
-    """Stands for ``set`` in the modules of a model while it is traced."""
+class SymbolicSet(builtins.set[Any], metaclass=_SymbolicSetType):
+    """Replaces ``set`` in the modules of a model while it is traced."""

@@ -32,11 +32,11 @@ _MAX_TEXT = 65536  # characters of it
 _MAX_NAMES = 5  # models that are named
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
-_ENTRY = "calltape_recorder.launch.attaching"  # it stands on all others, and they on this file
+_ENTRY = "calltape_recorder.launch.attaching"  # it imports all others, and they import this file
 _SAID = "CALLTAPE_SAID"
 _WAIT = 600.0  # seconds that an attribute may take to appear
 POLL_SECONDS = 0.2
-_EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
+_EARLY = (2.0, 0.02)  # scripts mostly assign early: poll faster at first (seconds, interval)
 _PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
 IMPORT_SECONDS = 10.0  # that forks and the end of the process wait for the import of the recorder
 _MISSING = object()
@@ -154,9 +154,9 @@ class Lookout:
             atexit.register(self._never, os.getpid(), time.time())
 
     def _never(self, pid: int, since: float) -> None:
-        """Says at the end of the command that nobody imported the module. Before the end, a
-        mistyped name cannot be told from a module that is imported later. A process that starts
-        workers need not import the module itself, so a tape is looked for as well."""
+        """Says at the end of the command that the module was not imported. Before the end, a
+        mistyped name looks like a module that is imported later. A process that starts workers need
+        not import the module itself, so this looks for a tape as well."""
         if self.done or pid != os.getpid() or self.module in sys.modules:
             return
         tape = str(self._settings.get("tape"))
@@ -195,9 +195,10 @@ class Lookout:
             atexit.register(self._end, os.getpid())
 
     def pause(self) -> None:
-        """Waits until the thread that polls does not import, and keeps it from it. The child of a
-        fork would have half a module, and wait forever for the thread that imports the rest. The
-        end of the process would stop that thread anywhere, and may crash."""
+        """Waits until the thread that polls does not import, and keeps it from importing.
+        Otherwise, the child of a fork would have half a module, and wait forever for the thread
+        that imports the rest. And the end of the process would stop that thread anywhere, and may
+        crash."""
         if get_ident() != self._importer and not self.importing.acquire(True, self.patience):
             self.patience = 0.0  # once is enough
 
@@ -208,8 +209,8 @@ class Lookout:
                 self.importing.release()
 
     def _end(self, pid: int) -> None:
-        """Attaches nothing more, waits for what begins just now, and says what was not attached
-        to."""
+        """Attaches nothing more, waits for an attachment that is under way, and says what was not
+        attached to."""
         self._ended = True
         try:
             self.pause()
@@ -224,8 +225,8 @@ class Lookout:
 
     def _forked(self) -> None:
         self._has_forked = False
-        # The fork hooks of others may still have to run. A raw thread that sleeps first does not
-        # disturb them: it waits for nothing and takes no lock.
+        # Other fork hooks may still have to run. A raw thread that sleeps first does not disturb
+        # them: it waits for nothing and takes no lock.
         self._busy = allocate_lock()
         self.importing = RLock()
         self._importer = 0
@@ -270,7 +271,7 @@ class Lookout:
             if self.done and not is_new:
                 return True
             modules = self._modules() if module is None else [module]
-            targets = (resolve(one, self._attribute) for one in modules)
+            targets = (resolve(candidate, self._attribute) for candidate in modules)
             target = next((target for target in targets if target is not None), None)
             if target is None:
                 return self.done
@@ -348,7 +349,7 @@ class Lookout:
 
     def _fail(self, error: Exception) -> None:
         _say(f"{self.module}:{self._attribute} is not recorded: {error}")
-        self.done = self._arrived = True  # so that it is said once
+        self.done = self._arrived = True  # so that it is logged once
 
     def _modules(self) -> list[ModuleType]:
         """The modules that may have the target: its module, and the script if it is this module."""
@@ -539,16 +540,16 @@ def has_tape(folder: str, since: float) -> bool:
 
 
 def models_there() -> str:
-    """The classes of the models that are a part of no other, for a message: of a class, all
-    instances are recorded. It looks at names and runs no code of the application."""
+    """The classes of the models that are not part of another model, for a message. It reads names
+    and runs no code of the application."""
     base = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     if base is None:
         return ""
     import gc
 
-    models = [one for one in gc.get_objects() if issubclass(type(one), base)]
-    inner = {id(part) for one in models for part in (vars(one).get("_modules") or {}).values()}
-    classes = {type(one) for one in models if id(one) not in inner}
+    models = [value for value in gc.get_objects() if issubclass(type(value), base)]
+    inner = {id(part) for value in models for part in (vars(value).get("_modules") or {}).values()}
+    classes = {type(value) for value in models if id(value) not in inner}
     names = sorted(f"{cls.__module__}:{cls.__qualname__}"[:100] for cls in classes)
     if len(names) > _MAX_NAMES:
         names[_MAX_NAMES:] = [f"and {len(names) - _MAX_NAMES} more"]

@@ -1,7 +1,7 @@
-"""Builds and connects the parts of one recording in one process.
+"""One recording: the counters, queue, writer and files of a recorder in one process.
 
-Checked options and a path come in. Counters, queue, writer and files go out, as one object. A fork
-gets a new one.
+A :class:`~calltape_recorder.recorder.Recorder` builds it from checked options and a path. Each
+forked child builds one of its own.
 """
 
 from __future__ import annotations
@@ -12,20 +12,14 @@ import uuid
 from collections.abc import Callable
 from typing import cast
 
-from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.omissions import Omissions, strange_patterns, unmatched_words
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.host.target import describe_producer, rank_now
-from calltape_recorder.keep.admission import Admission, Answer, FlightCalls
+from calltape_recorder.keep.admission import Admission, Answer, Decisions
+from calltape_recorder.keep.flight_recorder import FlightCalls
 from calltape_recorder.keep.ledger import Ledger, State, Stats, UnkeptCounter
-from calltape_recorder.keep.policies import (
-    CallView,
-    Every,
-    Rate,
-    settled,
-    start_over,
-)
+from calltape_recorder.keep.policies import Every, Rate
 from calltape_recorder.options import Options
 from calltape_recorder.snapshot.call import Call, QueuedCall
 from calltape_recorder.snapshot.copies import release
@@ -47,8 +41,8 @@ from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 _LIVE_SEED = 0x5EED
 
 
-class Pipeline:
-    """Counters, queue, writer and files of one recording in one process.
+class Recording:
+    """One process's tape while it is recorded: counters, queue, writer and files.
 
     Args:
         options: see :class:`~calltape_recorder.options.Options`.
@@ -60,12 +54,15 @@ class Pipeline:
         others: objects with locks that ``each_second`` takes.
 
     Attributes:
-        admission: decides first, from the number of a call, whether it is kept.
+        begun: whether the manifest is written.
+        admission: decides first, by the number of a call, whether it is kept.
+        decisions: decides by the inputs of a call, if its number does not suffice.
         snapshots: copies what calls get and return.
         unkept: counts the inputs of calls that are not on the tape.
+        flight_calls: the calls that a flight recorder holds; None without one.
         hand_over: takes a call that ended.
         omits_values: whether values are omitted.
-        notices: what people are told.
+        notices: logs what people should know.
 
     Raises:
         TapeError: ``exists`` if the path is taken, ``io`` if the file cannot be created.
@@ -88,7 +85,8 @@ class Pipeline:
         self._overwrite = overwrite
         self._on_new = on_new
         self._deadline: float | None = None
-        self._each_second_more = each_second
+        self._also_each_second = each_second
+        self._target: str | None = None
         flight = options.flight_recorder
         max_bytes = options.max_queue_bytes + (0 if flight is None else flight.bytes)
         self.ledger = Ledger(max_bytes, options.max_calls, options.max_share)
@@ -99,41 +97,34 @@ class Pipeline:
             self.ledger, self.buffers, Structures(on_new, self._omissions), module_names
         )
         cache = self.snapshots.cache
+        self._decider = options.keep.decider()
+        self.decisions = Decisions(self._decider)
         self.admission = Admission(self, self.ledger, cache, holds_unkept=flight is not None)
+        self.set_rate(None)
         self.unkept = UnkeptCounter(cache, written_only=self.omits_values)
         self.notices = Notices(omits_values=self.omits_values)
+        self._news = AccountNews(self.notices)
         self.segments = Segments(
-            path, overwrite, options, self.ledger, self._drain, self._gone, self.notices,
+            path, overwrite, options, self.ledger, self._drain_accounts, self._on_lost_file,
+            self.notices,
         )  # fmt: skip
         self.writer = Writer(
-            self.segments, Encoder(), self.ledger,
-            self.buffers, self._each_second,
-            self._unwritten, self.notices, self.unkept.may_name if self.omits_values else None,
+            self.segments, Encoder(), self.ledger, self.buffers, self._each_second,
+            self._on_unwritten, self.notices, self.unkept.may_name if self.omits_values else None,
         )  # fmt: skip
         self.writer.waits_with = [
             self.ledger, self.buffers, cache, self.unkept, self.segments.budget, *others,
         ]  # fmt: skip
         self.flight_calls: FlightCalls | None = None
         if flight is not None:
-            self.flight_calls = FlightCalls(
-                flight, self.writer.queue.put,
-                lambda call: self.drop(call, DropReason.FLIGHT_RECORDER),
-            )  # fmt: skip
+            self.flight_calls = FlightCalls(flight, self.writer.queue.put, self._drop_held)
             self.writer.waits_with.append(self.flight_calls)
         self.write_ahead: WriteAhead | None = None
-        self._decider = options.keep.decider()
-        # Without a flight recorder, write-ahead and a share, calls go to the writer directly.
-        is_plain = flight is None and not options.write_ahead and options.max_share is None
+        # If no option needs to see calls that ended, they go to the writer directly.
+        goes_directly = flight is None and not options.write_ahead and options.max_share is None
         self.hand_over: Callable[[Call], None] = (
-            self.writer.queue.put if is_plain else self._hand_over
+            self.writer.queue.put if goes_directly else self._hand_over_by_options
         )
-        self._is_novelty_lost = False
-        self._is_short_of_room = False
-        self._remember_seconds = REMEMBER_SECONDS
-        self._remembers_until = 0.0
-        self.set_rate(None)
-        self._news = AccountNews(self.notices)
-        self._target: str | None = None
 
     def begin(self, target: Target | None, observed: Observed | None = None) -> None:
         """Writes the manifest and starts the writer, once.
@@ -152,7 +143,7 @@ class Pipeline:
         self._omissions = Omissions(options.patterns, parameters)
         for pattern in strange_patterns(options.patterns, parameters):
             self.notices.warn(f"values: no argument matches {pattern!r}")
-            self._omissions.unmatched.discard(pattern)  # told once
+            self._omissions.unmatched.discard(pattern)  # this warning is enough
         self.snapshots.structures = Structures(self._on_new, self._omissions)
         manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
@@ -171,7 +162,8 @@ class Pipeline:
         self.begun = True
         if target is not None:
             self._target = target.name
-            self.notices.tell(BEGINNING, f"recording {target.name} to {self.segments.first_path}")
+            says = f"recording {target.name} to {self.segments.first_path}"
+            self.notices.add_news(BEGINNING, says)
         self.writer.start()
 
     def set_rate(self, fraction: float | None) -> None:
@@ -183,42 +175,14 @@ class Pipeline:
         rate = None if fraction is None or fraction == 1 else Rate(fraction, _LIVE_SEED)
         self.admission.follow(answer, None if rate is None else rate.decider())
 
-    def decide(self, view: CallView) -> int:
-        """Whether a call is kept, if the admission cannot tell. An exception of the application's
-        predicate passes through; no lock is held while the predicate runs."""
-        if self._is_novelty_lost:
-            self._start_over()
-        return settled(self._decider(view.number, view))
-
-    def novelty_lost(self, *, made_room: bool = False) -> None:
-        """Notes that a kept call will not be on the tape, or that its file is gone. Policies must
-        keep calls like it again. Takes no lock.
-
-        Args:
-            made_room: whether a file with novel calls made room for others. If the bound is too
-                small for all of them, to keep them again each time would delete them each time: so
-                it is done more and more seldom.
-        """
-        self._is_novelty_lost = True
-        self._is_short_of_room = self._is_short_of_room or made_room
-
-    def _unwritten(self, call: QueuedCall) -> None:
+    def _on_unwritten(self, call: QueuedCall) -> None:
         """Notes that the writer could not write a call."""
         if not call.is_provisional:
-            self.novelty_lost()
+            self.decisions.lose_novelty()
         if call.inputs is not None:
             self.unkept.count_side(call.inputs)
 
-    def _start_over(self) -> None:
-        now = time.monotonic()
-        if now >= self._remembers_until:
-            longer = min(2 * self._remember_seconds, MAX_REMEMBER_SECONDS)
-            self._remember_seconds = longer if self._is_short_of_room else REMEMBER_SECONDS
-            self._remembers_until = now + self._remember_seconds
-            self._is_novelty_lost = self._is_short_of_room = False
-            start_over(self._decider)
-
-    def _hand_over(self, call: Call) -> None:
+    def _hand_over_by_options(self, call: Call) -> None:
         if call.ahead_file is not None and self.write_ahead is not None:
             self.write_ahead.done(call)
         if self.options.max_share is not None:  # the share must know what was spent at once
@@ -235,12 +199,12 @@ class Pipeline:
             self.writer.queue.put(call)
 
     def drop(self, call: Call, reason: DropReason) -> None:
-        """Counts a call as dropped, and gives its memory back."""
+        """Counts a call as dropped, and releases its memory."""
         if call.is_accounted:
             return
         self.ledger.account((call,), reason)
         if not call.is_provisional and reason not in (DropReason.TRACING, DropReason.UNFINISHED):
-            self.novelty_lost()
+            self.decisions.lose_novelty()
         if call.inputs is not None:
             self.unkept.count_side(call.inputs)
         for side in (call.inputs, call.outputs):
@@ -250,8 +214,12 @@ class Pipeline:
         if call.ahead_file is not None and self.write_ahead is not None:
             self.write_ahead.done(call)
 
+    def _drop_held(self, call: Call) -> None:
+        """Drops a call that the flight recorder held, and that nothing asked for."""
+        self.drop(call, DropReason.FLIGHT_RECORDER)
+
     def release_chunks(self, call: Call) -> None:
-        """Gives the memory of the chunks of a call back, if it has some."""
+        """Releases the memory of the chunks of a call."""
         chunks, call.chunks = call.chunks, None
         if chunks is not None:
             release(chunks.places, self.buffers)
@@ -289,12 +257,12 @@ class Pipeline:
         stats = self.stats("closed")
         if is_sealed and self.begun:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
-            self.notices.tell("closed", says)
+            self.notices.add_news("closed", says)
         if stats.kept and self.omits_values:
             patterns, unmatched = self.options.patterns, self._omissions.unmatched
             for says in unmatched_words(patterns, unmatched, outputs=self.options.outputs):
-                self.notices.tell(says, f"values: {says}", level=logging.WARNING)
-        self.notices.say_news()
+                self.notices.add_news(says, f"values: {says}", level=logging.WARNING)
+        self.notices.log_news()
 
     def stats(self, state: State) -> Stats:
         """The accounts at this moment."""
@@ -314,9 +282,9 @@ class Pipeline:
         if self.write_ahead is not None:
             self.write_ahead.abandon()
 
-    def _drain(self) -> tuple[Coverage, InputsTable, tuple[Dump, ...]]:
-        """What became of the calls since this was asked last, the counted inputs of those that are
-        not on the tape, and the dumps."""
+    def _drain_accounts(self) -> tuple[Coverage, InputsTable, tuple[Dump, ...]]:
+        """What became of the calls since the last call of this method, the counted inputs of those
+        that are not on the tape, and the dumps."""
         table = InputsTable()
         try:
             table = self.unkept.drain()
@@ -325,23 +293,23 @@ class Pipeline:
         dumps = () if self.flight_calls is None else self.flight_calls.drain_dumps()
         coverage = self.ledger.drain_coverage()
         if coverage.kept + table.totals().seen > coverage.seen:
-            # A thread counted the inputs of its call, and has not told yet what became of it. A
-            # file must not count more inputs than calls, so they are counted in the next one.
+            # A thread has counted the inputs of its call, but not yet what became of it. A file
+            # must not count more inputs than calls, so they are counted in the next one.
             self.unkept.absorb(table)
             table = InputsTable()
         return coverage, table, dumps
 
-    def _gone(self, table: InputsTable, reason: DropReason, novel_calls: int) -> None:
+    def _on_lost_file(self, table: InputsTable, reason: DropReason, novel_calls: int) -> None:
         """Notes that a file is gone: its calls are counted in another one, and calls like its novel
         ones may be kept again."""
         self.unkept.absorb(table)
         if novel_calls:
-            self.novelty_lost(made_room=reason is DropReason.DELETED)
+            self.decisions.lose_novelty(made_room=reason is DropReason.DELETED)
 
     def _each_second(self) -> None:
         self.unkept.fold()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self.ledger.stop(DropReason.MAX_SECONDS)
         self.segments.check()
-        self._each_second_more()
-        self._news.look(self.stats("recording"), self.writer.refused, self.ledger.stopped)
+        self._also_each_second()
+        self._news.look(self.stats("recording"), self.writer.failure, self.ledger.stopped)
