@@ -42,14 +42,14 @@ def rows(quick: bool) -> Iterator[Row]:
         (False, "stays", "the cache once, and the rest of each step"),
         (True, "grows by a token a step", "the whole cache after each step"),
     ):
-        ratio = f"{_ratio(grows=grows):.2f}"
+        ratio = f"{bytes_ratio(grows=grows):.2f}"
         yield Row(
             f"bytes on the tape of {_STEPS} decode steps, a cache that {name}",
             ratio, f"{alternative}: 1", f"{ratio} ×", Question.DISK,
         )  # fmt: skip
 
 
-def _ratio(*, grows: bool) -> float:
+def bytes_ratio(*, grows: bool) -> float:
     cache = DynamicCache()
     for layer in range(_LAYERS):
         cache.update(torch.rand(1, 2, 60, 64), torch.rand(1, 2, 60, 64), layer)

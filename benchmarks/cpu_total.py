@@ -74,7 +74,7 @@ class Cost(NamedTuple):
 def rows(scale: float) -> Iterator[Row]:
     """The rows of all contenders; ``scale`` shortens the run."""
     for work, against in _AGAINST.items():
-        costs = _costs(work, [*_OURS, *against], rounds=3 if scale >= 1 else 1)
+        costs = costs_of(work, [*_OURS, *against], rounds=3 if scale >= 1 else 1)
         for name in _OURS:
             ours = costs[name]
             what = f"{_SAYS[work]}, {name}"
@@ -96,7 +96,7 @@ def rows(scale: float) -> Iterator[Row]:
                     )
 
 
-def _costs(work: str, names: list[str], rounds: int) -> dict[str, Cost]:
+def costs_of(work: str, names: list[str], rounds: int) -> dict[str, Cost]:
     """What each contender costs, over a process without any. They take turns."""
     found: dict[str, list[Cost]] = {name: [] for name in (_BARE, _BARE + _METHOD, *names)}
     few, many = _CALLS[work]

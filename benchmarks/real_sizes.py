@@ -66,9 +66,9 @@ def rows(scale: float) -> Iterator[Row]:
 def _rows(name: str, to: Target, device: str) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         tape = str(Path(folder) / "model.tape")
-        _in_process("record", name, to, device, tape)
-        found = _in_process("export", name, to, device, tape)
-        bare = _in_process("bare", name, to, device, tape, json.dumps(found["variants"]))
+        in_process("record", name, to, device, tape)
+        found = in_process("export", name, to, device, tape)
+        bare = in_process("bare", name, to, device, tape, json.dumps(found["variants"]))
     without, ratio = f"a bare export fails: {bare.get('failure')}", ""
     memory, more_memory = "", ""
     if "failure" not in bare:
@@ -89,7 +89,7 @@ def _rows(name: str, to: Target, device: str) -> Iterator[Row]:
     yield Row(f"{what}: calls verified", f"{found['reproduced']} of {found['calls']}")
 
 
-def _in_process(*arguments: str) -> Any:
+def in_process(*arguments: str) -> Any:
     """The JSON that this module prints in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.real_sizes", "--step", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

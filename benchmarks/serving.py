@@ -30,7 +30,7 @@ __all__ = ["rows"]
 
 OFF, ALL, NOVELTY, FLIGHT = "no recorder", "all calls", "novelty", "flight recorder"
 SHARE = "all calls that 1% of the time affords"
-_OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     ALL: {},
     NOVELTY: {"keep": Novelty()},
     FLIGHT: {"keep": First(0), "flight_recorder": FlightRecorder()},
@@ -45,7 +45,7 @@ _SAYS = {
 _CLIENTS = 16
 _LOAD = 0.8
 _TOKENS = 3
-_ROUNDS = 1 + len(_OPTIONS)  # at least: every contender is once the first
+_ROUNDS = 1 + len(OPTIONS)  # at least: every contender is once the first
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, model: torch.nn.Module, folder: Path, stack: contextlib.ExitStack) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.models = {name: _twin(model) for name in (OFF, *_OPTIONS)}
+        self.models = {name: _twin(model) for name in (OFF, *OPTIONS)}
         self.recorders: dict[str, Recorder] = {
             name: stack.enter_context(
                 record(self.models[name], folder / f"{name.replace(' ', '-')}.tape", **options)
             )
-            for name, options in _OPTIONS.items()
+            for name, options in OPTIONS.items()
         }
         self.turn = threading.Lock()
 
@@ -156,7 +156,7 @@ def _serve(pipe: Connection, make: Callable[[], torch.nn.Module], folder: str) -
 
 
 @dataclass(frozen=True)
-class _Turn:
+class Turn:
     """Latencies in seconds, and requests per second, of one contender in one round."""
 
     p50: float
@@ -228,7 +228,7 @@ class _Clients:
         self._send(name, [0.0] * requests, 2)
         return requests / (time.perf_counter() - begin)
 
-    def turn(self, name: str, rate: float) -> _Turn:
+    def turn(self, name: str, rate: float) -> Turn:
         """Arrivals at random, ``rate`` a second on average whatever the answers take; then what
         the contender can do at most."""
         random_source = random.Random(1)
@@ -238,17 +238,17 @@ class _Clients:
             due.append(now)
         latencies = sorted(self._send(name, due, _CLIENTS))
         quantiles = statistics.quantiles(latencies, n=100, method="inclusive")
-        return _Turn(quantiles[49], quantiles[98], self.capacity(name))
+        return Turn(quantiles[49], quantiles[98], self.capacity(name))
 
 
-def _measure(clients: _Clients, seconds: float) -> tuple[list[float], dict[str, list[_Turn]]]:
+def _measure(clients: _Clients, seconds: float) -> tuple[list[float], dict[str, list[Turn]]]:
     """The rates of the rounds, and the turns of each contender. Turns are short and rounds many:
     what a busy machine does for a while then hits all contenders, and the rate follows it."""
-    names = [OFF, *_OPTIONS]
+    names = [OFF, *OPTIONS]
     for name in names:  # warm: caches, pools, and what is news to the novelty policy
         clients.capacity(name)
     rates: list[float] = []
-    turns: dict[str, list[_Turn]] = {name: [] for name in names}
+    turns: dict[str, list[Turn]] = {name: [] for name in names}
     end = time.perf_counter() + seconds
     while len(rates) < _ROUNDS or time.perf_counter() < end:
         shift = len(rates) % len(names)
@@ -258,10 +258,10 @@ def _measure(clients: _Clients, seconds: float) -> tuple[list[float], dict[str, 
     return rates, turns
 
 
-def _rows_with(
-    model: str, name: str, rates: list[float], turns: dict[str, list[_Turn]], stats: Stats
+def rows_with(
+    model: str, name: str, rates: list[float], turns: dict[str, list[Turn]], stats: Stats
 ) -> Iterator[Row]:
-    def held(figure: Callable[[_Turn], float]) -> tuple[float, float, float]:
+    def held(figure: Callable[[Turn], float]) -> tuple[float, float, float]:
         """Medians of this contender and of no recorder, and of the ratios round by round."""
         ours, base = ([figure(turn) for turn in turns[which]] for which in (name, OFF))
         ratios = [a / b for a, b in zip(ours, base, strict=True)]
@@ -308,5 +308,5 @@ def _rows_of(served: _Served, scale: float) -> Iterator[Row]:
         process.join()
     if stats[ALL].kept != stats[ALL].seen:
         raise RuntimeError(f"not all calls were kept, the ratio is of less work: {stats[ALL]}")
-    for name in _OPTIONS:
-        yield from _rows_with(served.name, name, rates, turns, stats[name])
+    for name in OPTIONS:
+        yield from rows_with(served.name, name, rates, turns, stats[name])

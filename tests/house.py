@@ -3,7 +3,7 @@
 Lines of code have no blanks, comments and docstrings. A private function is one whose name begins
 with an underscore; it has a single use if the module that defines it names it once. A test touches
 what is private if it asks an object other than itself for a name with an underscore that one of the
-three distributions defines.
+three distributions defines, or replaces such a name with ``setattr``.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def private_names() -> set[str]:
 
 
 def private_touches(text: str, private: set[str]) -> list[tuple[int, str]]:
-    """Where a test asks an object other than itself for a private name of ours, and imports of
-    such names: the line and the name."""
+    """Where a test asks an object other than itself for a private name of ours, imports it, or
+    names it to ``setattr``: the line and the name."""
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
     own = {node.name for node in nodes if isinstance(node, (*_FUNCTIONS, ast.ClassDef))}
@@ -108,6 +108,11 @@ def private_touches(text: str, private: set[str]) -> list[tuple[int, str]]:
                 continue
             case ast.Attribute(attr=name) if name in private and name not in own:
                 found.append((node.lineno, name))
+            case ast.Call(
+                func=ast.Attribute(attr="setattr"), args=[*_, ast.Constant(str(path)), _]
+            ):
+                name = path.rpartition(".")[2]
+                found += [(node.lineno, name)] if name in private and name not in own else []
             case ast.ImportFrom(module=module, names=names) if (module or "").startswith(
                 "calltape"
             ):

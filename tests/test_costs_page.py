@@ -85,7 +85,7 @@ def test_rows_of_processor_time_are_worded_as_stored(monkeypatch: pytest.MonkeyP
     def costs(work: str, names: list[str], rounds: int) -> dict[str, cpu_total.Cost]:
         return {name: cpu_total.Cost(2.0, 1.0, 3.0) for name in [*names, "bare"]}
 
-    monkeypatch.setattr(cpu_total, "_costs", costs)
+    monkeypatch.setattr(cpu_total, "costs_of", costs)
     assert told(cpu_total.rows(1.0)) == told(STORED["cpu_total"].rows)
 
 
@@ -104,19 +104,19 @@ def test_rows_of_time_added_to_a_call_are_worded_as_stored() -> None:
 def test_rows_of_bytes_of_decode_steps_are_worded_as_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bytes_per_step, "_ratio", lambda *, grows: 0.1042 if grows else 1.04)
+    monkeypatch.setattr(bytes_per_step, "bytes_ratio", lambda *, grows: 0.1042 if grows else 1.04)
     assert tuple(bytes_per_step.rows(False)) == STORED["bytes_per_step"].rows
 
 
 def test_rows_of_a_server_are_worded_as_stored() -> None:
-    turns = {name: [serving._Turn(0.02, 0.06, 100.0)] for name in [serving.OFF, *serving._OPTIONS]}
+    turns = {name: [serving.Turn(0.02, 0.06, 100.0)] for name in [serving.OFF, *serving.OPTIONS]}
     stats = Stats(seen=1000, kept=16)
     models = {"Llama": 111.0, "GPT-2 small": 6.0}
     rows = [
         row
         for model, rate in models.items()
-        for name in serving._OPTIONS
-        for row in serving._rows_with(model, name, [rate], turns, stats)
+        for name in serving.OPTIONS
+        for row in serving.rows_with(model, name, [rate], turns, stats)
     ]
     assert told(rows) == told(STORED["serving"].rows)
     assert Row("Llama behind HTTP, `max_share=0.01`: calls kept", "1.6%") in rows
@@ -129,7 +129,7 @@ def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
         bare = {"seconds": 2.3, "peak": 2**30}
         return {**found, **made} if step == "export" else bare
 
-    monkeypatch.setattr(real_sizes, "_in_process", in_process)
+    monkeypatch.setattr(real_sizes, "in_process", in_process)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     stored = [row for row in STORED["real_sizes"].rows if row.what.startswith("GPT-2 small")]
     assert told(row for row in real_sizes.rows(1.0) if row.what.startswith("GPT-2 small")) == told(
@@ -141,9 +141,9 @@ def test_the_median_of_the_ratios_is_shown() -> None:
     """Not the ratio of the medians: each round has its own speed."""
     ours, base = (0.02, 0.06, 0.05), (0.01, 0.02, 0.05)
     turns = {
-        serving.ALL: [serving._Turn(seconds, 1.0, 1.0) for seconds in ours],
-        serving.OFF: [serving._Turn(seconds, 1.0, 1.0) for seconds in base],
+        serving.ALL: [serving.Turn(seconds, 1.0, 1.0) for seconds in ours],
+        serving.OFF: [serving.Turn(seconds, 1.0, 1.0) for seconds in base],
     }
-    row = next(serving._rows_with("m", serving.ALL, [1.0], turns, Stats(seen=1, kept=1)))
+    row = next(serving.rows_with("m", serving.ALL, [1.0], turns, Stats(seen=1, kept=1)))
     assert row.ratio == f"{statistics.median((2.0, 3.0, 1.0)):.2f} ×"
     assert (row.calltape, row.without) == ("50.0 ms", "20.0 ms")

@@ -246,7 +246,7 @@ def test_progress_in_a_notebook_is_one_display_that_changes(
     )
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
-    monkeypatch.setattr("calltape_analyzer.progress._EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("calltape_analyzer.progress.EVERY_SECONDS", 0.0)
     assert list(watched([1, 2, 3], True)) == [1, 2, 3]
     assert len(shown) == 4
     assert 'value="1" max="3"' in shown[1]

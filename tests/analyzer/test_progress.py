@@ -34,13 +34,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar comes without delay."""
-    monkeypatch.setattr(progress, "_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "AFTER_SECONDS", -1.0)
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any loop is soon over."""
-    monkeypatch.setattr(progress, "_AFTER_SECONDS", 600.0)
+    monkeypatch.setattr(progress, "AFTER_SECONDS", 600.0)
 
 
 def test_a_loop_that_is_soon_over_shows_nothing(terminal: Terminal, late: None) -> None:

@@ -30,7 +30,7 @@ PAGE = page("production.md")
 
 
 @pytest.mark.parametrize(
-    ("says", "found", "told"),
+    ("says", "value", "told"),
     [
         ("the median of the last 15 recorded calls", ledger.DURATIONS, 15),
         ("to a budget, which holds at most 1% of a second", bounds.SHARE_CREDIT_NS, 10**9),
@@ -44,13 +44,13 @@ PAGE = page("production.md")
         ("take up at most 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
-def test_numbers_of_the_page_are_those_of_the_code(says: str, found: Any, told: Any) -> None:
+def test_numbers_of_the_page_are_those_of_the_code(says: str, value: Any, told: Any) -> None:
     assert says in PAGE
-    assert found == told
+    assert value == told
 
 
 @pytest.mark.parametrize(
-    ("says", "found", "told"),
+    ("says", "value", "told"),
     [
         ("the first 256 chunks that it yielded", bounds.MAX_CHUNKS, 256),
         ("up to 32 per process", bounds.MAX_INSTANCES, 32),
@@ -60,10 +60,10 @@ def test_numbers_of_the_page_are_those_of_the_code(says: str, found: Any, told: 
     ],
 )
 def test_numbers_of_the_recording_page_are_those_of_the_code(
-    says: str, found: Any, told: Any
+    says: str, value: Any, told: Any
 ) -> None:
     assert says in page("recording.md")
-    assert found == told
+    assert value == told
 
 
 def test_the_page_says_what_a_call_costs_that_is_not_kept() -> None:

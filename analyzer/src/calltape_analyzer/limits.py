@@ -71,9 +71,9 @@ once, and a bundle says what is on it."""
 
 LEAST_BYTES = 192 * 1024 * 1024
 """How many bytes may be made for one call of a small tape that are not on it."""
-_TIMES_TAPE = 4
+TIMES_TAPE = 4
 
-_LOOK_EVERY = 0.1
+LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0
 
 
@@ -190,10 +190,10 @@ class Spending:
         self.deciding = threading.Lock()
         self.has_ended = self.is_settled = False
         self._share = 0.5**halvings
-        self._clock = time.process_time if is_process else _clock_of_thread()
+        self._clock = time.process_time if is_process else clock_of_thread()
         self._looked_at, self._of_all = self._clock(), time.process_time()
         # To ask takes longer than most calls of the API do.
-        self._memory: int | None = _memory_now() if is_process else None
+        self._memory: int | None = memory_now() if is_process else None
         self._told = float("-inf")
         self._received = received_bytes()
 
@@ -220,7 +220,7 @@ class Spending:
             now = self._clock()
         except OSError:  # its thread ended just now, and has no clock any more
             return None
-        memory, of_all = _memory_now(), time.process_time()
+        memory, of_all = memory_now(), time.process_time()
         if not is_importing(frame):
             self.spent += now - self._looked_at
             # Nobody knows which thread has how much memory: it is that of the one that works most.
@@ -256,7 +256,7 @@ def memory_limit_of(tape_bytes: int) -> int:
     """How many bytes may be made for one call of a tape of this size in bytes: a leaf of a few
     bytes may claim 2^63 elements, because its value was not kept, or it is expanded."""
     limit = limits().nbytes
-    return max(LEAST_BYTES, _TIMES_TAPE * tape_bytes) if limit is None else limit
+    return max(LEAST_BYTES, TIMES_TAPE * tape_bytes) if limit is None else limit
 
 
 def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]], what: str) -> None:
@@ -491,7 +491,7 @@ def _watch() -> None:
     """Looks at all budgets, as long as there are any."""
     global _exceeded, _watching
     while True:
-        time.sleep(_LOOK_EVERY)
+        time.sleep(LOOK_EVERY)
         with _starting:
             budgets = list(_current.items())
             if not budgets:
@@ -521,7 +521,7 @@ _HAS_CLOCKS = hasattr(time, "pthread_getcpuclockid")
 """Whether the system has a clock for each thread."""
 
 
-def _clock_of_thread() -> Callable[[], float]:
+def clock_of_thread() -> Callable[[], float]:
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
@@ -556,7 +556,7 @@ def most_bytes() -> int:
     return max(_BYTES, int(machine * _OF_THE_MACHINE))
 
 
-def _memory_now() -> int:
+def memory_now() -> int:
     """Bytes of memory that are the process's own; files that are mapped are not."""
     try:
         with open("/proc/self/statm", "rb") as file:

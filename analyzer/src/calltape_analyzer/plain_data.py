@@ -134,7 +134,7 @@ Texts = Annotated[
 
 _MAX_NUMBER_BITS = 64
 _MAX_DECIMAL_BITS = 8 * MAX_INT_BYTES
-_MAX_TEXT = 4096
+MAX_TEXT = 4096
 
 
 class PlainData(BaseModel, Shown):
@@ -206,7 +206,7 @@ def plain(value: Any, max_text: int | None = None) -> Any:
     too wide for a tape is described. A text that is longer than ``max_text`` characters (4,096 by
     default) is cut: many places of a tape may share a long one.
     """
-    max_text = _MAX_TEXT if max_text is None else max_text
+    max_text = MAX_TEXT if max_text is None else max_text
     if isinstance(value, Mapping):
         return {_key(key): plain(item, max_text) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

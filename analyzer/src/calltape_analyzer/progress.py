@@ -26,8 +26,8 @@ __all__ = ["NotebookLine", "later_bar", "reporter_of", "shown_progress", "steps"
 
 T = TypeVar("T")
 
-_AFTER_SECONDS = 2.0
-_EVERY_SECONDS = 0.2
+AFTER_SECONDS = 2.0
+EVERY_SECONDS = 0.2
 _MAX_TEXT = 200
 _shown: _StepDisplay | None = None
 
@@ -84,7 +84,7 @@ def _counted(
     try:
         for item in items:
             count = count + 1 if done is None else done(item)
-            if bar is None and time.monotonic() - begin > _AFTER_SECONDS:
+            if bar is None and time.monotonic() - begin > AFTER_SECONDS:
                 bar = _bar_of(shown.stream, what, total)
                 bar.start()
             if bar is not None:
@@ -109,7 +109,7 @@ def later_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
         What takes how many steps are done, and of how many.
     """
     bar = _bar_of(sys.stderr, what, total)
-    timer = threading.Timer(_AFTER_SECONDS, bar.start)
+    timer = threading.Timer(AFTER_SECONDS, bar.start)
     timer.daemon = True
     timer.start()
     try:
@@ -164,7 +164,7 @@ class NotebookLine:
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
         """Shows a text, at most five times a second; the last of a count is always shown."""
         now = time.monotonic()
-        if now - self._last_shown < _EVERY_SECONDS and (done is None or done != total):
+        if now - self._last_shown < EVERY_SECONDS and (done is None or done != total):
             return
         self._last_shown = now
         bar = "" if not total else f'<progress value="{done}" max="{total}"></progress> '

@@ -228,12 +228,12 @@ _GAP = 2
 def terminal_width(stream: TextIO | None = None) -> int | None:
     """The width of the terminal that a stream (by default stdout) writes to, in columns; None if it
     is not a terminal. ``COLUMNS`` takes precedence."""
-    if not _is_terminal(sys.stdout if stream is None else stream):
+    if not is_terminal(sys.stdout if stream is None else stream):
         return None
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
 
 
-def _is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 

@@ -18,7 +18,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["TapeTraffic", "sum_of_seen"]
 
-_MAX_COMPARED = 64
+MAX_COMPARED = 64
 
 
 class SimilarGroups:
@@ -31,7 +31,7 @@ class SimilarGroups:
     def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = groups
         self._having: dict[Hashable, list[int]] = {}
-        if len(groups) > _MAX_COMPARED:
+        if len(groups) > MAX_COMPARED:
             for i, group in enumerate(groups):
                 for feature in dict.fromkeys(_features(group)):
                     self._having.setdefault(feature, []).append(i)
@@ -39,16 +39,16 @@ class SimilarGroups:
     def to(self, group: Group) -> list[Group]:
         """The groups that are worth a comparison with another one, in order: all if they are few,
         else the groups that share its rarest features."""
-        if len(self._groups) <= _MAX_COMPARED:
+        if len(self._groups) <= MAX_COMPARED:
             return list(self._groups)
         shared = [self._having.get(feature, []) for feature in dict.fromkeys(_features(group))]
         shares: Counter[int] = Counter()
         for having in sorted(shared, key=len):
-            if len(shares) >= _MAX_COMPARED:
+            if len(shares) >= MAX_COMPARED:
                 break
-            shares.update(having[:_MAX_COMPARED])
+            shares.update(having[:MAX_COMPARED])
         # A group without rare features is compared with the first one.
-        chosen = sorted({i for i, _ in shares.most_common(_MAX_COMPARED)} | {0})
+        chosen = sorted({i for i, _ in shares.most_common(MAX_COMPARED)} | {0})
         return [self._groups[i] for i in chosen]
 
 

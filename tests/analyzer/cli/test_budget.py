@@ -50,7 +50,7 @@ SCAN = ("variants", "--scan")
 def test_reading_ends_when_it_takes_more_time_than_the_budget(
     tape: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     code, stderr = ask("--max-seconds", "0", *words, str(tape))
     assert code == 1
     assert stderr.startswith("calltape: reading took more than 0.0 s of processor time. ")
@@ -71,7 +71,7 @@ def test_the_limit_is_told_also_if_a_library_wraps_the_error(
         except budget.Exceeded as error:
             raise ValueError(f"Error calling function `<lambda>`: {error}") from None
 
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     monkeypatch.setattr(Tape, "variants", wrapped)
     code, stderr = ask("--max-seconds", "0.01", "variants", str(tape))
     assert code == 1
@@ -81,16 +81,16 @@ def test_the_limit_is_told_also_if_a_library_wraps_the_error(
 def test_reading_ends_when_it_takes_more_memory_than_the_budget(
     tape: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     held = iter(range(0, 2**40, 2**20))
-    monkeypatch.setattr(budget, "_memory_now", lambda: next(held))
+    monkeypatch.setattr(budget, "memory_now", lambda: next(held))
     code, stderr = ask("--max-memory", "1", *SCAN, str(tape))
     assert code == 1
     assert stderr.startswith("calltape: reading took more than 1 MiB of memory. ")
 
 
 def test_the_environment_sets_the_budget(tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     monkeypatch.setenv("CALLTAPE_MAX_SECONDS", "0")
     assert ask(*SCAN, str(tape))[0] == 1
 
@@ -116,7 +116,7 @@ def test_a_redaction_may_take_longer_than_reading(
     """It asks the analysis of two tapes, and again under other keys."""
     made: list[budget.Spending] = []
     monkeypatch.setattr(budget.Spending, "look", lambda self, *_: made.append(self))
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     assert ask(verb, str(tape), "-o", str(tape.with_suffix(".out")))[0] == 0
     with budget.reading([str(tape)]):
         now = budget.current()
@@ -175,7 +175,7 @@ def test_a_thread_that_has_ended_spends_nothing(monkeypatch: pytest.MonkeyPatch)
             raise OSError(22, "Invalid argument")
         return time.thread_time()
 
-    monkeypatch.setattr(budget, "_clock_of_thread", lambda: clock)
+    monkeypatch.setattr(budget, "clock_of_thread", lambda: clock)
     with Limits(seconds=0):
         spent = budget.Spending(is_process=False)
     ended = True
@@ -203,7 +203,7 @@ def test_a_command_that_handles_errors_is_ended_too() -> None:
 
 def test_nothing_is_raised_where_python_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is raised within a ``__del__`` is printed, and the code goes on."""
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.0005)
     reached: list[str] = []
 
     class Finalized:
@@ -234,7 +234,7 @@ def _work(seconds: float) -> None:
 def test_a_budget_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one that was kept nor one that was exceeded: a profiler, as pdb, coverage and torch
     have them, works afterwards."""
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.004)
     for seconds in (60.0, 0.0):
         with Limits(seconds), contextlib.suppress(budget.Exceeded), budget.reading([]):
             _work(0.05 if seconds else 20)  # a busy machine may be slow to look
@@ -249,7 +249,7 @@ def test_a_budget_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_budget_ends_whenever_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is raised may come while the block begins, or while it ends."""
-    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
+    monkeypatch.setattr(budget, "LOOK_EVERY", 0.0005)
     for length in range(200):
         with Limits(seconds=0), contextlib.suppress(budget.Exceeded), budget.reading([]):
             for _ in range(length % 40):

@@ -56,7 +56,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """Of the terminal that stdout seems to be."""
     monkeypatch.setenv("COLUMNS", str(request.param))
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(words, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(words, "is_terminal", lambda stream: True)
     return int(request.param)
 
 

@@ -301,7 +301,7 @@ def test_beyond_what_is_remembered_every_call_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of sizes whose pattern is known."""
-    monkeypatch.setattr(choosing, "_MAX_NUMBERS", 9)
+    monkeypatch.setattr(choosing, "MAX_NUMBERS", 9)
     sizes = [(2, 3, 4), (5, 3, 7), (9, 4, 3), (2, 3, 4), (2, 3, 4)]
     source = write_tape(tmp_path / "a.tape", [((torch.zeros(size),), {}) for size in sizes])
     with open_tape(source) as tape:

@@ -242,7 +242,7 @@ def test_calls_that_raised_are_left_out_and_counted(tmp_path: Path) -> None:
 @pytest.fixture
 def only_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a model that no other way gives a program of."""
-    monkeypatch.setattr(Exporter, "_value_trials", lambda *_: iter(()))
+    monkeypatch.setattr(Exporter, "value_trials", lambda *_: iter(()))
 
 
 @pytest.mark.usefixtures("only_constants")

@@ -27,8 +27,8 @@ class Windows(Model):
 @pytest.fixture
 def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tape, Programs]:
     """A variant gets one program by the values of a call, and one with a constant tensor."""
-    monkeypatch.setattr(variant_export, "_MAX_PROGRAMS", 1)
-    monkeypatch.setattr(variant_export, "_MAX_CONSTANTS", 1)
+    monkeypatch.setattr(variant_export, "MAX_PROGRAMS", 1)
+    monkeypatch.setattr(variant_export, "MAX_CONSTANTS", 1)
     calls = [call(torch.ones(3, 5), torch.tensor([grid])) for grid in GRIDS]
     tape = taped(tmp_path, Windows(), calls)
     return tape, export(tape, Windows())

@@ -111,24 +111,14 @@ def detached(value: Any) -> Any:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [Layers, Inner])
-@pytest.mark.parametrize("entered", [bfloat16, float16])
+@pytest.mark.parametrize(
+    ("to", "entered"), [("torch", bfloat16), ("torch", float16), ("onnx", bfloat16)]
+)
 def test_a_program_does_what_the_model_does_under_autocast(
-    tmp_path: Path, model: Any, entered: Entered
+    tmp_path: Path, model: Any, to: Any, entered: Entered
 ) -> None:
     module = model()
-    programs = export(taped(tmp_path, module, [entered]), module)
-    assert programs.verify().ok
-    assert_as_model(programs, module, entered)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("model", [Layers, Inner])
-@pytest.mark.parametrize("entered", [bfloat16])
-def test_an_onnx_model_does_what_the_model_does_under_autocast(
-    tmp_path: Path, model: Any, entered: Entered
-) -> None:
-    module = model()
-    programs = export(taped(tmp_path, module, [entered]), module, to="onnx")
+    programs = export(taped(tmp_path, module, [entered]), module, to=to)
     assert programs.verify().ok
     assert_as_model(programs, module, entered)
 

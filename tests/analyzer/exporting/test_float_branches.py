@@ -200,6 +200,6 @@ def test_without_the_passes_the_search_goes_on(
     """Of another torch, which writes assertions in another way, no program is silently wrong."""
     from calltape_analyzer.exporting.torch_fixes import kept_assertions as kept
 
-    monkeypatch.setattr(kept, "_INSERT", "of another version")
+    monkeypatch.setattr(kept, "INSERT", "of another version")
     with pytest.raises(Exception, match="nothing could be exported"):
         export(taped(tmp_path, Branching(QUESTIONS["above"]), LOW), Branching(QUESTIONS["above"]))

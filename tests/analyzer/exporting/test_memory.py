@@ -50,8 +50,8 @@ def test_what_compiles_itself_is_run_too() -> None:
 def groups(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)
-    monkeypatch.setattr(sandbox, "_control_groups", lambda: [folder / "none", folder])
-    monkeypatch.setattr(sandbox, "_available", lambda: 1000)
+    monkeypatch.setattr(sandbox, "control_groups", lambda: [folder / "none", folder])
+    monkeypatch.setattr(sandbox, "available_bytes", lambda: 1000)
 
 
 STAT = "anon 5\ninactive_file 40\ntotal_inactive_file 40\n"

@@ -118,7 +118,7 @@ class Asking(Attending):
 def test_merge_in_vain_says_what_it_cost(
     least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "_WORTH_SAYING", least)
+    monkeypatch.setattr(merging, "WORTH_SAYING", least)
     programs = made(tmp_path, Asking(), STEPS, UNSEEN, classes=[ToyCache])
     assert len(programs) == 2
     tried = [attempt for attempt in programs.attempts if " + " in attempt.variant]
@@ -136,7 +136,7 @@ def test_merge_in_vain_says_what_it_cost(
 def test_hint_is_not_given_where_it_would_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "_WORTH_SAYING", 0.0)
+    monkeypatch.setattr(merging, "WORTH_SAYING", 0.0)
     assert not made(tmp_path, Attending(), STEPS, classes=[ToyCache]).remarks
     apart = tmp_path / "apart"
     apart.mkdir()

@@ -49,7 +49,7 @@ def exported(folder: Path, module: torch.nn.Module) -> Programs:
 def test_no_run_takes_more_than_a_recorded_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    monkeypatch.setattr(unseen_runs, "_LEAST_MEMORY", least)
+    monkeypatch.setattr(unseen_runs, "LEAST_MEMORY", least)
     programs = exported(tmp_path, Attention())
     assert programs.verify().ok
     pairs = max(batch * length**2 for batch, length, _ in SEEN)
@@ -66,7 +66,7 @@ def test_no_run_takes_more_than_a_recorded_one(
 def test_where_a_run_is_the_only_way_to_know_it_is_taken_for_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unseen_runs, "_LEAST_MEMORY", 0)
+    monkeypatch.setattr(unseen_runs, "LEAST_MEMORY", 0)
     programs = exported(tmp_path, Careful())
     assert programs.verify().ok
     assert max(batch * length**2 for batch, length, _ in SEEN) <= 2 * 96**2

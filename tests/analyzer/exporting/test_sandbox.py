@@ -145,8 +145,8 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
             time.sleep(1000)  # as for a lock that a thread of the host held
         return os.getpid()
 
-    monkeypatch.setattr(module_apart, "_FIRST_SECONDS", 0.5)
-    monkeypatch.setattr(module_apart, "_unusable_because", [])
+    monkeypatch.setattr(module_apart, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(module_apart, "unusable_because", [])
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()

@@ -214,7 +214,7 @@ def test_the_work_to_compare_new_structures_grows_linearly(written: Callable[...
         return lambda: diff(before, now)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calltape_analyzer.traffic._MAX_COMPARED", 8)
+        patch.setattr("calltape_analyzer.traffic.MAX_COMPARED", 8)
         grows_little(make, 15)
 
 

@@ -193,7 +193,7 @@ def test_a_cache_without_values_is_made_up(tmp_path: Path) -> None:
 
 def test_more_may_be_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calltape_analyzer.limits.LEAST_BYTES", 1000)
-    monkeypatch.setattr("calltape_analyzer.limits._TIMES_TAPE", 0)
+    monkeypatch.setattr("calltape_analyzer.limits.TIMES_TAPE", 0)
     path = write_tape(tmp_path / "a.tape", [((torch.empty(300, device="meta"),), {})])
     with open_tape(path) as tape:
         (variant,) = tape.variants()

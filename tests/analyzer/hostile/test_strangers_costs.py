@@ -54,7 +54,7 @@ def test_wide_ints_in_names_and_explanations(tmp_path: Path) -> None:
 
 
 def test_json_of_long_texts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
+    monkeypatch.setattr(plain_data, "MAX_TEXT", 100)
     value = {"text": "\u202e" * 1000, "raw": b"\x1b" * 1000, "x": torch.ones(2)}
     path = write_tape(tmp_path / "a.tape", [((value,), {})])
     for words in (("variants", "--scan"), ("show", "0")):
@@ -220,7 +220,7 @@ def test_long_texts_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_script_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
+    monkeypatch.setattr(plain_data, "MAX_TEXT", 100)
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
     out = tmp_path / "script.py"
     assert run("bundle", str(path), "-o", str(out)).code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -113,16 +114,14 @@ def test_private_attributes_of_caches_tell_no_calls_apart(tmp_path: Path) -> Non
     assert len(keys) == 1
 
 
-def test_tensors_in_private_attributes_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "now"), [({"_k": zeros(2)}, {"_k": None}), ({"flag": True}, {"flag": False})]
+)
+def test_private_tensors_and_public_values_of_caches_separate_calls(
+    tmp_path: Path, before: dict[str, Any], now: dict[str, Any]
+) -> None:
     one, other = placed(
-        tmp_path, given(PairCache(zeros(2), _k=zeros(2))), given(PairCache(zeros(2), _k=None))
-    )
-    assert one.key != other.key
-
-
-def test_public_attributes_of_caches_do(tmp_path: Path) -> None:
-    one, other = placed(
-        tmp_path, given(PairCache(zeros(2), flag=True)), given(PairCache(zeros(2), flag=False))
+        tmp_path, given(PairCache(zeros(2), **before)), given(PairCache(zeros(2), **now))
     )
     assert one.key != other.key
 

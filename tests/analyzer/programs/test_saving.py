@@ -307,7 +307,7 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], o
             patch.setattr(os, name, step_of)
             if hasattr(held, name):
                 patch.setattr(held, name, staticmethod(step_of))
-        unlink = "calltape_analyzer.writing.output_file._Temporary._unlink"
+        unlink = "calltape_analyzer.writing.output_file.Temporary.delete"
         patch.setattr(unlink, staticmethod(lambda *_: None))
         try:
             action()

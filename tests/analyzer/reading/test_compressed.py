@@ -158,8 +158,8 @@ def test_a_compressed_file_without_a_tape_is_rejected(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "_LEAST_BYTES", 2**20)
-    monkeypatch.setattr(compressed, "_TIMES_FILE", 1)
+    monkeypatch.setattr(compressed, "LEAST_BYTES", 2**20)
+    monkeypatch.setattr(compressed, "TIMES_FILE", 1)
     made, real = list[int](), tempfile.TemporaryFile
 
     def temporary(**options: Any) -> Any:

@@ -99,7 +99,7 @@ def test_a_name_that_is_not_there_is_a_mistake(runs: Path) -> None:
 
 
 def test_too_many_entries_are_refused(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(files, "MOST_ENTRIES", 5)
     with pytest.raises(TapeError, match="more than 5 files and directories") as caught:
         files_of(runs)
     assert caught.value.kind == "limit"

@@ -211,7 +211,7 @@ def ahead(path: Path, number: int, size: int = 4) -> Path:
 def test_a_call_ahead_is_the_one_that_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
-    monkeypatch.setattr(tape_file, "_MAX_HELD", held)
+    monkeypatch.setattr(tape_file, "MAX_HELD", held)
     path = ahead(tmp_path / "a.ahead-0.tape", 1)
     with open_tape(path) as tape:
         ahead(path, 2)
@@ -264,7 +264,7 @@ def test_a_call_that_ends_while_it_is_copied_is_copied_again(
         path.write_bytes(later)
         return first + read_at(self, offset + 700, size - 700)
 
-    monkeypatch.setattr(tape_file, "_MAX_HELD", most_held)
+    monkeypatch.setattr(tape_file, "MAX_HELD", most_held)
     monkeypatch.setattr(tempfile, "TemporaryFile", Slow)
     if most_held:
         monkeypatch.setattr(tape_file.TapeFile, "read_at", reading)
@@ -280,7 +280,7 @@ def test_a_small_write_ahead_file_needs_no_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
     with open_tape(path) as tape:
         assert [call.number for call in tape] == [1]
-    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
+    monkeypatch.setattr(tape_file, "MAX_HELD", 0)
     with pytest.raises(TapeError, match="no temporary file can be made: No such file") as caught:
         open_tape(path)
     assert caught.value.kind == "io"
@@ -291,7 +291,7 @@ def test_what_memory_is_granted_is_no_bound_of_a_write_ahead_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ahead(tmp_path / "a.ahead-0.tape", 1, size=400_000)
-    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
+    monkeypatch.setattr(tape_file, "MAX_HELD", 0)
     with Limits(nbytes=1000), open_tape(path) as tape:
         assert [call.number for call in tape.calls] == [1]
 

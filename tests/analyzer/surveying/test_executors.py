@@ -200,7 +200,7 @@ def test_a_process_with_threads_is_not_forked(before: str, expected: str) -> Non
     code = f"""
 from calltape_analyzer.surveying import survey as surveying
 {before}
-print(surveying._start_method(), flush=True)
+print(surveying.start_method(), flush=True)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [expected]

@@ -39,8 +39,8 @@ READERS = {
 def test_a_table_in_a_file_has_what_to_arrow_returns(
     made: Path, suffix: str, leaves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_rows, "_MOST_ROWS", 1)
-    monkeypatch.setattr(table_rows, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(table_rows, "MOST_ROWS", 1)
+    monkeypatch.setattr(table_rows, "FEWEST_ROWS", 1)
     out = made.with_name(f"calls{suffix}")
     shown = run("table", made, "-o", out, *["--leaves"] * leaves)
     assert (shown.code, shown.err) == (0, "")

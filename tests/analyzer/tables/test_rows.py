@@ -141,9 +141,9 @@ def test_rows_of_a_part_have_only_its_calls_and_arguments(made: Path) -> None:
 
 
 def test_batches_are_small(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_rows, "_MOST_ROWS", 2)
-    monkeypatch.setattr(table_rows, "_FEWEST_ROWS", 1)
-    monkeypatch.setattr(table_rows, "_ROOM", 0)
+    monkeypatch.setattr(table_rows, "MOST_ROWS", 2)
+    monkeypatch.setattr(table_rows, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(table_rows, "ROOM", 0)
     with open_tape(made) as tape:
         assert [batch.num_rows for batch in tape.to_arrow()] == [2, 2, 1]
         assert max(batch.num_rows for batch in tape.to_arrow(leaves=True)) <= 3

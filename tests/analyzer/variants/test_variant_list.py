@@ -40,7 +40,7 @@ def test_a_repl_fits_the_terminal_as_the_command_does(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(words, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(words, "is_terminal", lambda stream: True)
     with open_tape(path) as tape:
         shown = repr(tape.variants())
     assert max(map(len, shown.splitlines())) <= columns

@@ -90,8 +90,8 @@ def test_without_zstandard_nothing_is_begun(
 def test_what_no_reader_would_take_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compressed, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(compressed, "_TIMES_FILE", 1)
+    monkeypatch.setattr(compressed, "LEAST_BYTES", 1)
+    monkeypatch.setattr(compressed, "TIMES_FILE", 1)
     with pytest.raises(TapeError) as caught:
         copy_tape(str(source), tmp_path / "b.tape.gz")
     assert caught.value.kind == "limit"

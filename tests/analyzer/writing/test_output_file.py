@@ -73,8 +73,8 @@ def test_a_file_is_replaced_if_asked(tmp_path: Path) -> None:
         "OutputFile._open",
         "OutputFile.discard",
         "write_file",
-        "_Temporary.remove",
-        "_Temporary._unlink",
+        "Temporary.remove",
+        "Temporary.delete",
     ],
 )
 def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> None:
@@ -104,9 +104,9 @@ def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> N
     "name",
     [
         "TemporaryFolder.__init__",
-        "_Temporary.__init__",
-        "_Temporary.remove",
-        "_Temporary._unlink",
+        "Temporary.__init__",
+        "Temporary.remove",
+        "Temporary.delete",
         "use",
     ],
 )

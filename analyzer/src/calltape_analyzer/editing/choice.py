@@ -205,7 +205,7 @@ _MAX_NAMED = 20
 # Bounds of what is remembered about earlier calls; the last call may exceed them. Beyond them every
 # call counts as novel, so that no novel one is left out.
 _MAX_PATTERNS = 65_536
-_MAX_NUMBERS = 1_000_000
+MAX_NUMBERS = 1_000_000
 _MAX_CONSTANTS = 256
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -312,7 +312,7 @@ class _Novelty:
         # with the first call that had it.
         self._extremes: dict[Hashable, list[tuple[int, int]]] = {}
         self._constants: dict[Hashable, set[Hashable]] = {}
-        self._room = _MAX_NUMBERS
+        self._room = MAX_NUMBERS
 
     def add(self, call: SortedCall, raised: str | None, position: int) -> bool:
         """Adds a call, and returns whether it is novel.

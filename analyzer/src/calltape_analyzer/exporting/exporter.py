@@ -265,7 +265,7 @@ class Exporter:
             yield _Trial(SETTINGS[Strategy.OPEN_SIZE_INTS], *arguments)
             if self.convert is None:
                 yield _Trial(SETTINGS[Strategy.DEFERRED], *arguments)
-        yield from self._value_trials(variant, accepted)
+        yield from self.value_trials(variant, accepted)
         yield from self._float_trials(variant, accepted)
         is_wrong = any("wrong" in a.rows.values() for a in self._attempts_at(variant))
         for arguments in accepted[-1:] if is_wrong else ():
@@ -279,7 +279,7 @@ class Exporter:
         for arguments in accepted[:1] if self.convert is not None and has_experts else ():
             yield _Trial(SETTINGS[Strategy.BATCHED_EXPERTS], *arguments)
 
-    def _value_trials(
+    def value_trials(
         self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
         """Trials for a model that reads values with Python, if the others failed for that. Values

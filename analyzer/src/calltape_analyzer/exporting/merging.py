@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Merging"]
 
-_WORTH_SAYING = 1.0
+WORTH_SAYING = 1.0
 """How many lost seconds are worth a note."""
 
 
@@ -72,7 +72,7 @@ class Merging:
         """Which sizes programs for single variants might serve in addition, and how much time
         ``merge="never"`` would save. The time is mentioned only if merging gave no program."""
         merge_notes: list[Note] = [notes.MergeRejects(tuple(self.narrow))] if self.narrow else []
-        cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
+        cost_nothing = not self.failed or self.seconds < WORTH_SAYING
         if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
             merge_notes.append(notes.MergeCost(tuple(self.failed), round(self.seconds)))
         return merge_notes

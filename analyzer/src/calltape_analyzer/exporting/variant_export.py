@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["VariantExport"]
 
-_MAX_PROGRAMS = 12
+MAX_PROGRAMS = 12
 """The maximum number of programs for a variant."""
-_MAX_CONSTANTS = 3
+MAX_CONSTANTS = 3
 """The maximum number of programs for one size or one number of a variant. More of them would serve
 no new call."""
 _MAX_EXTENSIONS = 2
@@ -81,7 +81,7 @@ class VariantExport:
         with_floats = self._with_open_floats(variant)
         if with_floats is not None:
             variant = replace(with_floats.program.variant, name=variant.name)
-        while unserved and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
+        while unserved and len(attempts) < MAX_PROGRAMS and constants < MAX_CONSTANTS:
             has_programs = bool(attempts)
             named = self._named(variant)
             is_first = not (has_programs or given_up)
@@ -120,14 +120,14 @@ class VariantExport:
             unserved = [row for row in unserved if row not in served]
             if not has_programs and unserved:
                 unserved = self._export_unserved_ints(variant, unserved)
-        if unserved and constants == _MAX_CONSTANTS:
-            reason = reason or reasons.EachAlone(_MAX_CONSTANTS)
+        if unserved and constants == MAX_CONSTANTS:
+            reason = reason or reasons.EachAlone(MAX_CONSTANTS)
         if any(attempt.by_values for attempt in attempts):
             self._export_other_values(variant, self.programs[programs_before:])
         if attempts and constants < len(attempts):
             self._extend(variant, attempts)
         if missing := len(given_up) + len(unserved):
-            reason = reason or reasons.MostPrograms(_MAX_PROGRAMS)
+            reason = reason or reasons.MostPrograms(MAX_PROGRAMS)
             is_all = missing == len(variant.rows)
             what = "" if is_all else f", {missing} other sizes"
             self.add_gap(variant, "variant" if is_all else "sizes", reason, what)
@@ -163,7 +163,7 @@ class VariantExport:
         first = tried = self.exporter.export(named, single_size="never")
         if first is None or not first.served():
             return None
-        for _ in range(_MAX_CONSTANTS):
+        for _ in range(MAX_CONSTANTS):
             if tried is None:
                 break
             if serves_all_values(tried, self.tape.calls, session):
@@ -178,13 +178,13 @@ class VariantExport:
     def _export_int_values(self, variant: VariantFacts) -> bool:
         """Makes a program for each value of the ints that vary. Returns whether there are any."""
         parts = list(int_value_parts(variant))
-        if not self._export_parts(parts[:_MAX_CONSTANTS]):
+        if not self._export_parts(parts[:MAX_CONSTANTS]):
             self.gaps.pop(parts[0].name, None)
             return False
-        unserved_count = sum(part.calls for part in parts[_MAX_CONSTANTS:])
+        unserved_count = sum(part.calls for part in parts[MAX_CONSTANTS:])
         columns = varying_ints(variant)
         names = [variant.group.layout.column_name(column) for column in columns]
-        self._add_value_gap(variant, unserved_count, names, _MAX_CONSTANTS)
+        self._add_value_gap(variant, unserved_count, names, MAX_CONSTANTS)
         return True
 
     def _export_parts(self, parts: Iterable[VariantFacts]) -> bool:
@@ -217,7 +217,7 @@ class VariantExport:
         wanted = set(unserved)
         rows = [(row, seen) for row, seen in variant.rows.items() if row in wanted]
         for part in int_value_parts(part_of(variant, rows, variant.name)):
-            if len(part.rows) < 2 or len(self.programs) >= _MAX_PROGRAMS:
+            if len(part.rows) < 2 or len(self.programs) >= MAX_PROGRAMS:
                 continue
             before = len(self.programs)
             name_symbols(part)
@@ -280,7 +280,7 @@ class VariantExport:
         # another one then.
         has_floats = any(type(v) is float for one in combinations for v in one.values.values())
         repeat = len(combinations) <= MAX_VALUES and 2 * len(combinations) <= variant.calls
-        most = _MAX_CONSTANTS if has_floats and not repeat else _MAX_PROGRAMS
+        most = MAX_CONSTANTS if has_floats and not repeat else MAX_PROGRAMS
         numbered = enumerate(combinations[:most], 1)
         if self._export_parts(part_of_value(variant, value, number) for number, value in numbered):
             served_count = sum(combination.calls for combination in combinations[:most])
@@ -302,7 +302,7 @@ class VariantExport:
         calls, session = self.tape.calls, self.exporter.session
         programs = list(programs)
         unserved = unserved_calls(variant, programs, calls, session)
-        while unserved and len(programs) < _MAX_PROGRAMS:
+        while unserved and len(programs) < MAX_PROGRAMS:
             named = self._named(variant)
             candidate = self.exporter.export_call(named, unserved[0])
             if candidate is not None:
@@ -326,7 +326,7 @@ class VariantExport:
         sorter = self.exporter.session.sorter
         for path, value_count, parts in tensor_value_parts(variant, self.tape.calls, sorter):
             programs: list[Program] = []
-            for part in islice(parts, _MAX_CONSTANTS):
+            for part in islice(parts, MAX_CONSTANTS):
                 name_symbols(part)
                 candidate = self.exporter.export(part)
                 if candidate is None or not candidate.attempt.reproduced:
@@ -340,9 +340,9 @@ class VariantExport:
             if not programs:
                 continue
             self.programs += programs
-            if value_count > _MAX_CONSTANTS:
-                unserved_count = value_count - _MAX_CONSTANTS
-                reason = reasons.ConstantsLeft(unserved_count, value_count, _MAX_CONSTANTS)
+            if value_count > MAX_CONSTANTS:
+                unserved_count = value_count - MAX_CONSTANTS
+                reason = reasons.ConstantsLeft(unserved_count, value_count, MAX_CONSTANTS)
                 self.add_gap(variant, "values", reason, f", other values of {path}")
             return True
         return False

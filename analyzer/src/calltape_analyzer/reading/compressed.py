@@ -40,7 +40,7 @@ COMPRESSIONS = (".zst", ".gz")
 SUFFIXES = (".tape", *(f".tape{added}" for added in COMPRESSIONS))
 """How the names of tapes end."""
 
-_LEAST_BYTES, _TIMES_FILE = 2**28, 64
+LEAST_BYTES, TIMES_FILE = 2**28, 64
 _STEP = 1024 * 1024
 _COPY_AGAIN = "copy the file again from where it came"
 _TAKE_REST = f"{_COPY_AGAIN}, or take what is left with `calltape recover`"
@@ -73,7 +73,7 @@ def remainders_taken() -> Iterator[None]:
 
 def most_unpacked(size: int) -> int:
     """How many bytes a compressed file of this size may become, if no other limit applies."""
-    return max(_LEAST_BYTES, _TIMES_FILE * size)
+    return max(LEAST_BYTES, TIMES_FILE * size)
 
 
 def unpacked(

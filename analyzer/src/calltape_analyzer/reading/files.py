@@ -24,7 +24,7 @@ __all__ = ["MOST_NAMES", "Paths", "files_of", "opened_file", "short_paths"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-_MOST_ENTRIES = 1_000_000
+MOST_ENTRIES = 1_000_000
 MOST_NAMES = 100_000
 _MAGIC = re.compile(r"[*?[]")
 _COUNTS_NAMES = ("s3", "s3a")
@@ -115,9 +115,9 @@ def _tapes_below(roots: Sequence[str], report: Callable[[TapeError], None] | Non
             with os.scandir(folder) as there:
                 for entry in there:
                     entries += 1
-                    if entries > _MOST_ENTRIES:
+                    if entries > MOST_ENTRIES:
                         reason = (
-                            f"more than {_MOST_ENTRIES:,} files and directories are in this "
+                            f"more than {MOST_ENTRIES:,} files and directories are in this "
                             "directory and below it"
                         )
                         advice = "name a directory below it, or the files"

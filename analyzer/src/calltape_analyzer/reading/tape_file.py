@@ -50,7 +50,7 @@ _HOLE = 16 * 1024 * 1024
 _TIMES_PACKED = 8
 _TRIES = 5
 _LATELY_SECONDS = 2.0
-_MAX_HELD = 8 * 1024 * 1024
+MAX_HELD = 8 * 1024 * 1024
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
 _ALL, _POLYNOMIAL = 0xFFFFFFFF, 0xEDB88320
 _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
@@ -64,7 +64,7 @@ def is_ahead(path: str) -> bool:
 def local_file(path: str) -> TapeBytes:
     """The bytes of a file on this machine. Raises as :class:`TapeFile`."""
     file = TapeFile(path)
-    return HeldFile(file) if is_ahead(path) and file.size <= _MAX_HELD else file
+    return HeldFile(file) if is_ahead(path) and file.size <= MAX_HELD else file
 
 
 def holds_no_call(path: str | None) -> bool:
@@ -299,7 +299,7 @@ class TapeFile(TapeBytes):
         try:
             if unpacked is None:
                 self.refresh()
-                is_large_ahead = is_ahead(path) and self.size > _MAX_HELD
+                is_large_ahead = is_ahead(path) and self.size > MAX_HELD
                 is_copied = is_compressed(path) or is_large_ahead
                 descriptor = self._use(self._copied) if is_copied else None
                 if descriptor is not None:
@@ -465,7 +465,7 @@ class HeldFile(TapeBytes):
         for tries_left in reversed(range(_TRIES)):
             try:
                 file.refresh()
-                if file.size > _MAX_HELD:
+                if file.size > MAX_HELD:
                     raise file.changed("a larger call is in it")
                 # A copy that was made while a call ended may have parts of two.
                 before, self._data = self._data, file.read_at(0, file.size)

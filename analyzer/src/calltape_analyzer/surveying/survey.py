@@ -272,11 +272,11 @@ def _executor_for(
     if processes == 1:
         yield Loop(), 1
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context(_start_method())) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context(start_method())) as pool:
         yield pool, 8 * processes
 
 
-def _start_method() -> str:
+def start_method() -> str:
     """How new processes begin. A fork has all modules at once, and a copy of each lock that a
     thread holds at that moment: it is for a process with one thread only, which one where torch has
     computed is not."""

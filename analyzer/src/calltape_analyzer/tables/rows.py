@@ -211,8 +211,8 @@ LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
 
 
 _KINDS = {"symbol": "Size of the symbol", "axis": "Size of the axis", "int": "Value of the int"}
-_MOST_ROWS, _FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
-_ROOM = 32 * 1024 * 1024  # bytes of what is known of inputs and leaves
+MOST_ROWS, FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
+ROOM = 32 * 1024 * 1024  # bytes of what is known of inputs and leaves
 
 T = TypeVar("T")
 _Origin: TypeAlias = tuple[str, str, str, str]
@@ -243,12 +243,12 @@ def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordB
         ],
         {"rows": "calls", "size_columns_left_out": str(sizes.left_out)},
     )
-    most = max(_FEWEST_ROWS, min(_MOST_ROWS, _CELLS // len(schema)))
+    most = max(FEWEST_ROWS, min(MOST_ROWS, _CELLS // len(schema)))
     return _reader(schema, most, _call_rows(tape, sizes), _call_columns)
 
 
 def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]]:
-    sizes_by_inputs = Recent(_ROOM)
+    sizes_by_inputs = Recent(ROOM)
 
     def sizes_of(segment: Segment, position: int, record: CallRecord) -> CallSizes:
         """Calls of equal inputs are one object, also in the columns of a batch."""
@@ -298,7 +298,7 @@ def leaf_table(tape: CallSource) -> pa.RecordBatchReader:
     """The leaves of the calls of a tape, in its order, with a row each. Calls whose records are
     damaged are left out, and stand in ``tape.damage``. No tensor bytes are read."""
     schema = _schema_of(LEAF_FIELDS, {"rows": "leaves"})
-    return _reader(schema, _MOST_ROWS, _leaf_rows(tape), _leaf_columns)
+    return _reader(schema, MOST_ROWS, _leaf_rows(tape), _leaf_columns)
 
 
 _Leaves: TypeAlias = list[tuple[Any, ...]]
@@ -306,7 +306,7 @@ _Leaves: TypeAlias = list[tuple[Any, ...]]
 
 
 def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
-    leaves_by_inputs = Recent(_ROOM)
+    leaves_by_inputs = Recent(ROOM)
 
     def leaves_of(side: str, tree: Tree) -> _Leaves:
         signature = tape.signature if side == "inputs" else None

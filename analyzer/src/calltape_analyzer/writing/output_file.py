@@ -49,12 +49,12 @@ Compressor = Callable[[IO[bytes]], Any]
 """Opens a compressed stream that writes to a file."""
 
 
-class _Temporary:
+class Temporary:
     """A file or folder that is removed by :meth:`remove`, when its owner is garbage-collected, or
     when the process ends. Register it before it exists, so that no signal can leave it behind."""
 
     def __init__(self, owner: object, path: str) -> None:
-        self._finalizer = weakref.finalize(owner, self._unlink, path, os.getpid())
+        self._finalizer = weakref.finalize(owner, self.delete, path, os.getpid())
 
     def remove(self) -> None:
         """Removes it now, or later if a signal interrupts this."""
@@ -69,7 +69,7 @@ class _Temporary:
         self._finalizer.detach()
 
     @staticmethod
-    def _unlink(path: str, process: int) -> None:
+    def delete(path: str, process: int) -> None:
         if os.getpid() == process:  # a fork must not remove files of its parent
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)
@@ -94,7 +94,7 @@ class TemporaryFolder:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or Path(tempfile.gettempdir(), f"calltape-{secrets.token_hex(8)}")
-        self._temporary = _Temporary(self, str(self.path))
+        self._temporary = Temporary(self, str(self.path))
         self.path.mkdir(mode=0o700)
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class OutputFile:
         """Creates a temporary file."""
         folder, name = os.path.split(self.path)
         self._temporary_path = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
-        self._temporary = _Temporary(self, self._temporary_path)
+        self._temporary = Temporary(self, self._temporary_path)
         descriptor = os.open(self._temporary_path, _FLAGS, 0o600)
         with contextlib.suppress(OSError):  # some file systems have no permissions
             os.fchmod(descriptor, self._mode)

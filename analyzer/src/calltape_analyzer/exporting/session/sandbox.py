@@ -43,7 +43,7 @@ _HEAD = 8
 _CHUNK = 2**20
 _POLL = 0.2
 """Seconds between checks whether the fork lives."""
-_START_SECONDS, _FIRST_SECONDS = 20.0, 60.0
+_START_SECONDS, FIRST_SECONDS = 20.0, 60.0
 """Seconds that a fork gets to start, and for the first question."""
 _MAX_FORKS = 3
 """How many forks are tried, because another thread may happen to hold a lock when one starts."""
@@ -54,7 +54,7 @@ _LEAST_ADDRESSES = 2**28
 """Bytes of address space that a fork may take in any case."""
 
 
-_unusable_because: list[str] = []
+unusable_because: list[str] = []
 """Why forks of this process do not work, once that was found."""
 
 
@@ -80,7 +80,7 @@ def may_fork(device: str) -> bool:
     """Whether a fork of this process can run a model on a device."""
     import torch
 
-    if _unusable_because or sys.platform != "linux" or not device.startswith("cpu"):
+    if unusable_because or sys.platform != "linux" or not device.startswith("cpu"):
         return False
     # A context of CUDA does not outlive a fork.
     return not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -159,7 +159,7 @@ class Sandbox:
             try:
                 fork.receive(_START_SECONDS)
                 if self._first is not None and threading.active_count() > 1:
-                    fork.ask(self._first, _FIRST_SECONDS)
+                    fork.ask(self._first, FIRST_SECONDS)
                     self._first = None
             except RunEndedError as error:
                 fork.end()
@@ -170,7 +170,7 @@ class Sandbox:
             else:
                 return fork
         else:
-            _unusable_because.append(reason)
+            unusable_because.append(reason)
         self._forks = False
         return None
 
@@ -434,11 +434,11 @@ def half_of_free(device: str = "cpu") -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    amounts = (_available(), *map(_free_in_group, _control_groups()))
+    amounts = (available_bytes(), *map(_free_in_group, control_groups()))
     return min((free for free in amounts if free is not None), default=_UNKNOWN) // 2
 
 
-def _available() -> int | None:
+def available_bytes() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         (line,) = (line for line in lines if line.startswith("MemAvailable:"))
@@ -451,7 +451,7 @@ def _available() -> int | None:
         return None
 
 
-def _control_groups() -> list[Path]:
+def control_groups() -> list[Path]:
     """The folders of the control groups of the process. In a container, the outermost folder is
     that of the container's group."""
     try:

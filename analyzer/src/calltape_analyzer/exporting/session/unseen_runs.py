@@ -57,7 +57,7 @@ __all__ = [
 
 _AT_ONCE = 2
 """What the model returned is in memory while the program runs."""
-_LEAST_MEMORY = 256 * 2**20
+LEAST_MEMORY = 256 * 2**20
 """Bytes that a run and the run that it is compared with may take in any case."""
 _SECONDS = 60.0
 """How long a run with an empty cache may take."""
@@ -132,10 +132,10 @@ def _why_too_costly(session: Session, variant: VariantFacts, sizing: Sizing) -> 
         allowed = probing.memory
     else:
         allowed = half_of_free(session.device)
-        if probing.probe != "far" and needed > _LEAST_MEMORY:
-            allowed = min(allowed, max(_LEAST_MEMORY, costs.recorded(variant, imagined)))
+        if probing.probe != "far" and needed > LEAST_MEMORY:
+            allowed = min(allowed, max(LEAST_MEMORY, costs.recorded(variant, imagined)))
         elif probing.probe != "far":
-            allowed = min(allowed, _LEAST_MEMORY)
+            allowed = min(allowed, LEAST_MEMORY)
     if needed > allowed:
         needed = min(needed, _AT_ONCE * costs.imagined(variant, sizing, imagined))
     if needed > allowed:

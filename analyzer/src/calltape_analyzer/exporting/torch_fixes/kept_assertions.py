@@ -46,7 +46,7 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     analysis: Any = importlib.import_module("torch.utils._sympy.reference").PythonReferenceAnalysis
     inserting: Any = importlib.import_module("torch.fx.passes.runtime_assert")
-    insert_before = getattr(passes[0], _INSERT, None)
+    insert_before = getattr(passes[0], INSERT, None)
     lacks_operator = getattr(shapes, _LACKS_OPERATOR, None)
     if insert_before is None or lacks_operator is None or not hasattr(inserting, _OF_NODE):
         yield
@@ -67,7 +67,7 @@ def kept_assertions(*, of_model: bool = True) -> Iterator[None]:
         return not expression.has(relational) and lacks_operator(expression)
 
     methods = [(analysis, name, staticmethod(method)) for name, method in _METHODS.items()]
-    with _patched([*((one, _INSERT, insert) for one in passes), *methods]):
+    with _patched([*((one, INSERT, insert) for one in passes), *methods]):
         yield
 
 
@@ -88,7 +88,7 @@ def _patched(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
 
 
 _INSERTING = "torch._export.utils", "torch.export.exported_program"
-_INSERT = "insert_deferred_runtime_asserts"
+INSERT = "insert_deferred_runtime_asserts"
 _LACKS_OPERATOR = "_has_uninterpretable_sympy_function"
 _OF_NODE = "_get_sym_val"
 
