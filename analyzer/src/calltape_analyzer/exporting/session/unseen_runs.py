@@ -355,7 +355,7 @@ class UnseenRuns:
         self._session, self.program = session, program
         first = recorded_sizing(program.variant), False
         self._sandbox = Sandbox(
-            self._answer_in_sandbox, session.device, first=first, begin=program.model.after_fork
+            self.answer, session.device, first=first, begin=program.model.after_fork
         )
 
     def close(self) -> None:
@@ -396,7 +396,8 @@ class UnseenRuns:
             return replace(ran, crash=Ended(death, runtime, seconds=seconds))
         return ran
 
-    def _answer_in_sandbox(self, question: tuple[Sizing, bool], report: Any) -> UnseenRun:
+    def answer(self, question: tuple[Sizing, bool], report: Any) -> UnseenRun:
+        """The answer to a question, within the sandbox."""
         ran = self._answer(*question, report)
         ran.state, ran.changed = self._session.state, frozenset(self.program.changed_state)
         return ran
