@@ -60,24 +60,22 @@ def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
     if smaller.group.varying or larger.group.varying:
         return set()  # whether their values matter is asked for one variant at a time
     small_layout, large_layout = smaller.group.layout, larger.group.layout
-    mine = {(p.argument, p.path) for p in small_layout.tensors}
-    theirs = {(p.argument, p.path) for p in large_layout.tensors}
-    missing = {argument for argument, _ in theirs - mine}
-    is_more = mine < theirs and not set(small_layout.arguments) - set(large_layout.arguments)
+    mine, theirs = _kinds_of(smaller.group), _kinds_of(larger.group)
+    missing = {argument for argument, _ in theirs.keys() - mine.keys()}
+    is_more = mine.items() < theirs.items() and not (
+        set(small_layout.arguments) - set(large_layout.arguments)
+    )
     is_absent = all(
         name not in small_layout.nodes
         or is_empty(small_layout.nodes[name])
         or holds_cache(name, large_layout.nodes[name])
         for name in missing
     )
-    is_alike = _kinds_of(smaller).items() <= _kinds_of(larger).items()
-    is_rest_equal = is_more and is_absent and is_alike and _rest_is_equal(smaller, larger, missing)
-    return missing if is_rest_equal else set()
+    return missing if is_more and is_absent and _rest_is_equal(smaller, larger, missing) else set()
 
 
-def _kinds_of(variant: VariantFacts) -> dict[tuple[str, Any], tuple[str, int]]:
+def _kinds_of(group: Group) -> dict[tuple[str, Any], tuple[str, int]]:
     """The dtype and the rank of each tensor, by argument and path."""
-    group = variant.group
     return {
         (p.argument, p.path): (fact.dtype, fact.rank)
         for p, fact in zip(group.layout.tensors, group.facts, strict=True)

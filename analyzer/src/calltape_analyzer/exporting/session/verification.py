@@ -169,17 +169,8 @@ def _verify_unseen(
     patience: float,
     narrow: bool,
 ) -> None:
-    """Runs unrecorded sizes, and fills in the attempt.
-
-    Args:
-        session: has the model.
-        program: what the attempt made.
-        attempt: is filled in.
-        target_sizings: unrecorded sizes that the program was made for.
-        runs: of the program, at unrecorded sizes.
-        patience: how many seconds all of these runs may take.
-        narrow: whether only the sizes of ``target_sizings`` run.
-    """
+    """Runs unrecorded sizes, for as many seconds as the patience, and fills in the attempt. The
+    other arguments are those of :func:`verify`."""
     variant, probing = program.variant, session.probing
     until = time.perf_counter() + patience
 
