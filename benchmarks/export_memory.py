@@ -100,7 +100,7 @@ def _export(model: torch.nn.Module, path: Path) -> tuple[float, float, int, int]
 
 def _begin() -> float:
     """The seconds at which a contender begins, after a collection of all garbage: what was loaded
-    before decides when the next one is due, and in a process with transformers it takes 0.3 s."""
+    before decides when the next one is due, and it looks at every object of the process."""
     gc.collect()
     return _seconds()
 
